@@ -39,10 +39,12 @@ pub use commands::{
     Arguments, Command as CommandRow, Line, LineError, list as command_list, parse as parse_line,
 };
 pub use commands::{device_from_json, device_json};
-pub use files::directories::{self, Directories, names_several};
+pub use files::directories::{self, Directories, VariableError, names_several};
+pub use files::error::{FileError, ProgramError};
 pub use files::instance::{CLOSED_FILES, ClosedFile};
-pub use files::safe_fs::open_directory;
+pub use files::safe_path::open_directory;
 pub use host::{BINARY_VERSION, HostProgram};
+pub use servers::limits::SettingError;
 pub use startup::notify;
 // The grammar of sizes, for those who read settings as the daemon does.
 pub use protocol::limits::size_in_bytes;
@@ -88,8 +90,8 @@ pub fn main(arguments: &[String], host: HostProgram) -> ExitCode {
 /// others, and a program with others is refused.
 ///
 /// # Errors
-/// What cannot be read, in words.
-pub fn limits_in_environment() -> Result<(), String> {
+/// What cannot be read.
+pub fn limits_in_environment() -> Result<(), SettingError> {
     servers::limits::limits_in_environment().map(drop)
 }
 

@@ -34,5 +34,5 @@ pub use driver::environment::{
     ENVIRONMENT, Unprepared, is_under_mps, mps_environment, prepare_environment,
 };
 pub use driver::locate::{CLIENT_MARK, installed};
-pub use driver::nvml::{DeviceMode, Nvml};
+pub use driver::nvml::{DeviceMode, Nvml, NvmlError, Refusal};
 pub use engine::NvidiaEngine;

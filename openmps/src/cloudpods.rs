@@ -1,6 +1,4 @@
 //! `openmps cloudpods`: a Cloudpods host's MPS, from Cloudpods' own files.
-//!
-//! Called by `main`. Must not know the files' form: `platform::cloudpods` does.
 
 mod daemon;
 

@@ -11,7 +11,7 @@ use crate::usage::printable;
 /// # Errors
 /// Why it did not, in a line.
 pub fn carried_out(line: &str) -> Result<String, String> {
-    let directories = Directories::from_environment()?;
+    let directories = Directories::from_environment().map_err(|error| error.to_string())?;
     match control::ask(&directories.control_socket(), line) {
         Ok((said, 0)) => Ok(said),
         Ok((said, _)) => Err(first_line(&said)),

@@ -1,7 +1,4 @@
 //! Which engine a server drives, and how it is set up by the environment.
-//!
-//! Called by `main` for a server's process, and by `machine`, which looks at devices. Owns the choice between the
-//! engines; it must not know sessions.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -10,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use control::compute_mode::{self, DeviceModes, SoftwareModes};
+use control::compute_mode::{self, DeviceModes, ModeError, SoftwareModes};
 use control::log::{About, Role};
 use control::size_in_bytes;
 use engine::{DeviceFacts, Engine};
@@ -233,20 +230,25 @@ pub fn is_named() -> bool {
 
 /// Opens the compute modes of the devices that a server would have: NVIDIA's through their management
 /// library, the software GPU's in their file.
-pub fn open_modes() -> Result<Option<Box<dyn DeviceModes>>, String> {
+pub fn open_modes() -> Result<Option<Box<dyn DeviceModes>>, ModeError> {
     let asked = variable("OPENMPS_ENGINE");
     if asked.as_deref() != Some("soft")
-        && let Some(nvml) = Nvml::open()?
+        && let Some(nvml) = Nvml::open().map_err(of_devices)?
         // Where there is no card, a server takes the software GPU, unless it was told not to.
-        && (asked.is_some() || !nvml.modes()?.is_empty())
+        && (asked.is_some() || !nvml.modes().map_err(of_devices)?.is_empty())
     {
         return Ok(Some(Box::new(NvidiaModes(nvml))));
     }
     if asked.as_deref() == Some("nvidia") {
         return Ok(None);
     }
-    let (_, numbers) = soft_config().map_err(|error| format!("{error:#}"))?;
+    let (_, numbers) = soft_config().map_err(|error| of_devices(format!("{error:#}")))?;
     Ok(Some(Box::new(SoftwareModes::new(numbers))))
+}
+
+/// What the devices' own library or settings say.
+fn of_devices(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> ModeError {
+    ModeError::Devices(error.into())
 }
 
 /// NVIDIA's devices.
@@ -254,15 +256,15 @@ pub fn open_modes() -> Result<Option<Box<dyn DeviceModes>>, String> {
 struct NvidiaModes(Nvml);
 
 impl DeviceModes for NvidiaModes {
-    fn modes(&self) -> Result<Vec<(String, u32)>, String> {
-        let modes = self.0.modes()?.into_iter();
+    fn modes(&self) -> Result<Vec<(String, u32)>, ModeError> {
+        let modes = self.0.modes().map_err(of_devices)?.into_iter();
         let all = modes.map(|device| (device.uuid, device.mode)).collect();
         let by_bus = variable("CUDA_DEVICE_ORDER").as_deref() == Some("PCI_BUS_ID");
-        offered(all, variable("CUDA_VISIBLE_DEVICES").as_deref(), by_bus)
+        offered(all, variable("CUDA_VISIBLE_DEVICES").as_deref(), by_bus).map_err(of_devices)
     }
 
-    fn set(&self, uuid: &str, mode: u32) -> Result<(), String> {
-        self.0.set(uuid, mode)
+    fn set(&self, uuid: &str, mode: u32) -> Result<(), ModeError> {
+        self.0.set(uuid, mode).map_err(of_devices)
     }
 }
 
@@ -341,11 +343,18 @@ impl ComputeModePolicy for SoftwareGate {
     fn open(&self, device: u32) -> Result<(), ContextRefused> {
         let device = self.number(device);
         let mut taken = self.taken.lock();
-        match self.modes.get(device).map_err(ContextRefused::Unknown)? {
+        let mode = self
+            .modes
+            .get(device)
+            .map_err(|error| ContextRefused::Unknown(error.to_string()))?;
+        match mode {
             compute_mode::PROHIBITED => Err(ContextRefused::ByMode),
             compute_mode::EXCLUSIVE_PROCESS if !taken.contains_key(&device) => {
                 // Nobody has it whose lock cannot be opened.
-                let lock = self.modes.take(device).map_err(ContextRefused::Unknown)?;
+                let lock = self
+                    .modes
+                    .lock_exclusive(device)
+                    .map_err(|error| ContextRefused::Unknown(error.to_string()))?;
                 // Another process has it.
                 taken.insert(device, lock.ok_or(ContextRefused::ByMode)?);
                 Ok(())

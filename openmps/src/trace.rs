@@ -1,6 +1,4 @@
 //! `openmps trace`: time lines: of a program that it runs, of clients that run anyway, tables of them, and several as one.
-//!
-//! Called by `main`. Must not know a file's form.
 
 mod clients;
 mod files;

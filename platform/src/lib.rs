@@ -1,7 +1,5 @@
 //! What containers, container engines and clusters expect of an MPS.
 //!
-//! Called by `openmps` alone. Must not know daemons or engines.
-//!
 //! Everything here turns facts into text: facts of devices come in, specifications, tables and messages
 //! go out. It asks no daemon and opens no device; `openmps` does that and hands over what it found. (The
 //! device plugin talks with the kubelet, and asks the daemon through a trait.)

@@ -1,5 +1,5 @@
-//! Holds the crates to the directions in which they may depend on each other, to their budgets of foreign crates, their
-//! files to beginning with a head, and the threat model to what is tested.
+//! Holds the crates to the directions in which they may depend on each other, to their budgets of foreign crates, and
+//! the threat model to what is tested.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
@@ -171,35 +171,6 @@ fn foreign_crates_stay_within_their_budgets() {
             foreign.len()
         );
     }
-}
-
-/// Each file but those of tests begins with what it is for. What its head says is not looked at.
-#[test]
-fn files_begin_with_a_head() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
-    let listed = Command::new("git")
-        .args(["ls-files", "--cached", "--others", "--exclude-standard"])
-        .args(["--", "*.rs"])
-        .current_dir(root)
-        .output()
-        .unwrap();
-    let listed = String::from_utf8(listed.stdout).unwrap();
-    // A file that is deleted and not yet committed is listed and cannot be read.
-    let files: Vec<(&str, String)> = listed
-        .lines()
-        .filter(|path| !path.ends_with("/tests.rs") && !path.contains("/tests/"))
-        .filter_map(|path| Some((path, std::fs::read_to_string(root.join(path)).ok()?)))
-        .collect();
-    assert!(files.len() > 500, "{} files were found", files.len());
-    let without: Vec<&str> = files
-        .iter()
-        .filter(|(_, text)| !text.starts_with("//! "))
-        .map(|(path, _)| *path)
-        .collect();
-    assert!(
-        without.is_empty(),
-        "these begin with no `//!` line that says what they own, who calls them and what they must not know: {without:#?}"
-    );
 }
 
 /// What the threat model says is tested is: each test that it names is in the tree, and each file.

@@ -1,7 +1,4 @@
 //! Names of files with places for what differs between processes, as nvprof had them.
-//!
-//! Called by the client's recorder and by `openmps trace`, for the names that users give. Must not open a file, nor
-//! ask the system: facts come in.
 
 use std::fmt;
 

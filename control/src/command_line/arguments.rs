@@ -1,6 +1,4 @@
 //! The command line, with the spellings that NVIDIA's program takes.
-//!
-//! Called by `lib`'s `main` before anything else. Must not know a running daemon: text in, an action out.
 
 use crate::compute_mode;
 use crate::servers::placement::Isolation;
@@ -20,7 +18,34 @@ pub enum Action {
     /// Send the lines of standard input to the daemon.
     Lines,
     /// An option that does not exist, or is not built.
-    Refused(String),
+    Refused(ArgumentError),
+}
+
+/// Why the arguments mean nothing.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ArgumentError {
+    /// There is no such option.
+    #[error("Unrecognized option {argument}{}", nearest.map_or_else(String::new, |option| format!("; did you mean {option}?")))]
+    Unknown {
+        /// As it was written.
+        argument: String,
+        /// One that is spelt much like it.
+        nearest: Option<&'static str>,
+    },
+    /// An option takes one of a few names.
+    #[error("{argument}: it is one of {names}")]
+    NoSuchName {
+        /// As it was written.
+        argument: String,
+        /// Those that there are.
+        names: &'static str,
+    },
+    /// [`PAGE_PROCESS`] names no process.
+    #[error("{0}: a process' number")]
+    NoProcess(String),
+    /// `--compute-mode` names none.
+    #[error(transparent)]
+    Mode(#[from] compute_mode::UnknownMode),
 }
 
 /// How to be the daemon.
@@ -82,9 +107,16 @@ fn distance(one: &str, other: &str) -> usize {
 ///
 /// # Errors
 /// Which there are.
-fn one_of<T>(argument: &str, named: fn(&str) -> Option<T>, names: &str) -> Result<T, String> {
+fn one_of<T>(
+    argument: &str,
+    named: fn(&str) -> Option<T>,
+    names: &'static str,
+) -> Result<T, ArgumentError> {
     let (_, name) = argument.split_once('=').unwrap_or_default();
-    named(name).ok_or_else(|| format!("{argument}: it is one of {names}"))
+    named(name).ok_or_else(|| ArgumentError::NoSuchName {
+        argument: argument.to_owned(),
+        names,
+    })
 }
 
 /// Reads the arguments that follow the program's name.
@@ -119,14 +151,14 @@ pub fn parse(arguments: &[String]) -> Action {
                 let name = argument.trim_start_matches("--compute-mode=");
                 match compute_mode::named(name) {
                     Ok(mode) => options.compute_mode = Some(mode),
-                    Err(why) => return Action::Refused(why),
+                    Err(why) => return Action::Refused(why.into()),
                 }
             }
             _ if argument.starts_with(PAGE_PROCESS) => {
                 let number = argument.trim_start_matches(PAGE_PROCESS).parse();
                 match number.ok().filter(|pid| *pid > 0) {
                     Some(pid) => options.page = Some(pid),
-                    None => return Action::Refused(format!("{argument}: a process' number")),
+                    None => return Action::Refused(ArgumentError::NoProcess(argument.clone())),
                 }
             }
             "-S" | "--static-partitioning" => {
@@ -138,10 +170,10 @@ pub fn parse(arguments: &[String]) -> Action {
                     .map(|option| (distance(argument, option), option))
                     .min()
                     .filter(|(distance, _)| *distance <= 3);
-                let hint = nearest.map_or_else(String::new, |(_, option)| {
-                    format!("; did you mean {option}?")
+                return Action::Refused(ArgumentError::Unknown {
+                    argument: argument.clone(),
+                    nearest: nearest.map(|(_, option)| *option),
                 });
-                return Action::Refused(format!("Unrecognized option {argument}{hint}"));
             }
             _ => return Action::Command(arguments[index..].join(" ")),
         }
@@ -222,15 +254,14 @@ mod tests {
 
     #[test]
     fn unknown_options_are_named() {
+        let refused = |line| match parse_words(line) {
+            Action::Refused(why) => why.to_string(),
+            other => panic!("{line} is {other:?}"),
+        };
+        assert_eq!(refused("--bogus"), "Unrecognized option --bogus");
         assert_eq!(
-            parse_words("--bogus"),
-            Action::Refused("Unrecognized option --bogus".into())
-        );
-        assert_eq!(
-            parse_words("-d --multi-user-server"),
-            Action::Refused(
-                "Unrecognized option --multi-user-server; did you mean --multiuser-server?".into()
-            )
+            refused("-d --multi-user-server"),
+            "Unrecognized option --multi-user-server; did you mean --multiuser-server?"
         );
         for wrong in ["-d --isolation=x", "-d --underlay=mps", "-d --underlay"] {
             assert!(matches!(parse_words(wrong), Action::Refused(_)), "{wrong}");

@@ -1,7 +1,4 @@
 //! `limit`: what a running client or a group may have, shown or changed at once.
-//!
-//! Called by the table of commands, and by `daemon::limit_changes` for the text of what came of it. Must not tell
-//! servers: the daemon does.
 
 use std::fmt::Write;
 
@@ -16,6 +13,21 @@ use crate::daemon::Daemon;
 use crate::groups::saved::GroupLimits;
 use crate::servers::limits::{as_given, device_named};
 use crate::servers::registry::ServerId;
+
+/// Why limits are not as a command asks.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ChangeError {
+    #[error("--reserved and --no-reserved are each other's opposite")]
+    Opposites,
+    #[error("memory limit for device {0}, which there is not or more than one")]
+    NoDevice(String),
+    #[error("a group has no priority; its clients have")]
+    GroupPriority,
+    #[error("what is reserved is a percentage: --percentage says how much")]
+    NothingReserved,
+    #[error(transparent)]
+    Limit(#[from] limits::LimitError),
+}
 
 /// What a command says memory is to be: for each device named, a size or no limit.
 pub(super) type Sizes = Vec<(String, Option<String>)>;
@@ -37,20 +49,20 @@ pub(super) fn limit(daemon: &mut Daemon, caller: Caller, arguments: &Arguments<'
 }
 
 /// The values of all `--memory` of a line.
-pub(super) fn sizes(arguments: &Arguments<'_>) -> Result<Sizes, String> {
+pub(super) fn sizes(arguments: &Arguments<'_>) -> Result<Sizes, ChangeError> {
     let mut sizes = Vec::new();
     let texts = arguments.values.iter();
     for (_, text) in texts.filter(|(name, _)| *name == "--memory") {
         for entry in text.split(',') {
-            let wrong = || limits::LimitError::Entry(entry.to_owned()).to_string();
+            let wrong = || limits::LimitError::Entry(entry.to_owned());
             let (device, size) = entry.split_once('=').ok_or_else(wrong)?;
             if !limits::is_device(device) {
-                return Err(wrong());
+                return Err(wrong().into());
             }
             let size = match size {
                 "none" => None,
                 _ => {
-                    limits::size_in_bytes(size).map_err(|error| error.to_string())?;
+                    limits::size_in_bytes(size)?;
                     Some(size.to_owned())
                 }
             };
@@ -61,9 +73,9 @@ pub(super) fn sizes(arguments: &Arguments<'_>) -> Result<Sizes, String> {
 }
 
 /// Whether a line says that compute is reserved, or that it is not.
-fn reserved(arguments: &Arguments<'_>) -> Result<Option<bool>, String> {
+fn reserved(arguments: &Arguments<'_>) -> Result<Option<bool>, ChangeError> {
     match (arguments.has("--reserved"), arguments.has("--no-reserved")) {
-        (true, true) => Err("--reserved and --no-reserved are each other's opposite".into()),
+        (true, true) => Err(ChangeError::Opposites),
         (true, false) => Ok(Some(true)),
         (false, true) => Ok(Some(false)),
         (false, false) => Ok(None),
@@ -73,17 +85,17 @@ fn reserved(arguments: &Arguments<'_>) -> Result<Option<bool>, String> {
 /// Puts limits of a group in place of others, or beside them.
 ///
 /// # Errors
-/// In words.
+/// When a size is for a device that there is not.
 pub(super) fn put_sizes(
     limits: &mut GroupLimits,
     sizes: Sizes,
     devices: &[ListedDevice],
-) -> Result<(), String> {
+) -> Result<(), ChangeError> {
     for (name, size) in sizes {
         let device = device_named(devices, &name);
         // Before a server has run nobody knows which devices there are; it will see to it.
         if !devices.is_empty() && device.is_none() {
-            return Err(no_device(&name));
+            return Err(ChangeError::NoDevice(name));
         }
         limits.memory.retain(|other, _| {
             *other != name && (device.is_none() || device_named(devices, other) != device)
@@ -93,11 +105,6 @@ pub(super) fn put_sizes(
         }
     }
     Ok(())
-}
-
-/// What is said of a limit's device that is none.
-pub(super) fn no_device(name: &str) -> String {
-    format!("memory limit for device {name}, which there is not or more than one")
 }
 
 fn of_group(
@@ -117,22 +124,21 @@ fn of_group(
         return changed_group(daemon, number);
     }
     let mut limits = group.limits.clone();
-    let change = || -> Result<GroupLimits, String> {
+    let change = || -> Result<GroupLimits, ChangeError> {
         if arguments.value("--priority").is_some() {
-            return Err("a group has no priority; its clients have".into());
+            return Err(ChangeError::GroupPriority);
         }
         put_sizes(&mut limits, sizes(arguments)?, &daemon.devices)?;
         match arguments.value("--percentage") {
             Some("none") => limits.percentage = None,
             Some(text) => {
-                let percentage = limits::percentage(text).map_err(|error| error.to_string())?;
-                limits.percentage = Some(percentage);
+                limits.percentage = Some(limits::percentage(text)?);
             }
             None => {}
         }
         limits.reserved = reserved(arguments)?.unwrap_or(limits.reserved);
         if limits.percentage.is_none() && limits.reserved {
-            return Err("what is reserved is a percentage: --percentage says how much".into());
+            return Err(ChangeError::NothingReserved);
         }
         Ok(limits)
     };
@@ -166,9 +172,9 @@ fn of_client(
         return daemon.change_client(id, None, change);
     }
     let mut now = client.limits.clone();
-    let mut read = || -> Result<(), String> {
+    let mut read = || -> Result<(), ChangeError> {
         for (name, size) in sizes(arguments)? {
-            let device = device_named(&server.devices, &name).ok_or_else(|| no_device(&name))?;
+            let device = device_named(&server.devices, &name).ok_or(ChangeError::NoDevice(name))?;
             let bytes = match size.as_deref().map(limits::size_in_bytes) {
                 Some(Ok(bytes)) => {
                     now.memory.insert(device, bytes);
@@ -182,11 +188,11 @@ fn of_client(
             change.memory.push((device, bytes));
         }
         if let Some(text) = arguments.value("--percentage") {
-            now.percentage = limits::percentage(text).map_err(|error| error.to_string())?;
+            now.percentage = limits::percentage(text)?;
             change.percentage = Some(now.percentage.to_string());
         }
         if let Some(text) = arguments.value("--priority") {
-            now.priority = limits::priority(text).map_err(|error| error.to_string())?;
+            now.priority = limits::priority(text)?;
             change.priority = Some(now.priority);
         }
         change.reserved = reserved(arguments)?;

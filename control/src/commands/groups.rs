@@ -1,6 +1,4 @@
 //! `group`: groups of clients, made, listed and removed.
-//!
-//! Called by the table of commands. Must not make files or tell servers: `daemon::groups` does.
 
 use std::fmt::Write;
 
@@ -8,14 +6,30 @@ use protocol::limits;
 use serde_json::{Value, json};
 
 use super::answer::{Answer, Caller};
-use super::changes::{memory_line, put_sizes, refused_change, sizes};
+use super::changes::{ChangeError, memory_line, put_sizes, refused_change, sizes};
 use super::line::Arguments;
 use super::lookup::not_allowed;
 use super::partitions::settled_partition;
 use crate::daemon::Daemon;
+use crate::groups::error::GroupError;
 use crate::groups::saved::{GroupLimits, SavedGroup, is_name};
 use crate::groups::{Group, Kind, cgroup_path};
 use crate::servers::limits::{as_given, device_named};
+
+/// Why a group is not made.
+#[derive(Debug, thiserror::Error)]
+enum AddError {
+    #[error("{0:?} cannot be a group's name: up to 64 letters, digits, and . - _ within")]
+    Name(String),
+    #[error("Group {0} is there already; limit set --group {0} changes it")]
+    Exists(String),
+    #[error("{0:?} is no cgroup's path, as /system.slice/x or /sys/fs/cgroup/…")]
+    Cgroup(String),
+    #[error(transparent)]
+    Limits(#[from] ChangeError),
+    #[error(transparent)]
+    Group(#[from] GroupError),
+}
 
 pub(super) fn group(daemon: &mut Daemon, caller: Caller, arguments: &Arguments<'_>) -> Answer {
     let name = arguments.word(1);
@@ -51,16 +65,12 @@ pub(super) fn sees(daemon: &Daemon, caller: Caller, number: u32) -> bool {
 }
 
 fn add(daemon: &mut Daemon, name: &str, arguments: &Arguments<'_>) -> Answer {
-    let read = || -> Result<SavedGroup, String> {
+    let read = || -> Result<SavedGroup, AddError> {
         if !is_name(name) {
-            return Err(format!(
-                "{name:?} cannot be a group's name: up to 64 letters, digits, and . - _ within"
-            ));
+            return Err(AddError::Name(name.to_owned()));
         }
         if daemon.groups.named(name).is_some() {
-            return Err(format!(
-                "Group {name} is there already; limit set --group {name} changes it"
-            ));
+            return Err(AddError::Exists(name.to_owned()));
         }
         let mut limits = GroupLimits {
             reserved: arguments.has("--reserved"),
@@ -68,16 +78,14 @@ fn add(daemon: &mut Daemon, name: &str, arguments: &Arguments<'_>) -> Answer {
         };
         put_sizes(&mut limits, sizes(arguments)?, &daemon.devices)?;
         if let Some(text) = arguments.value("--percentage") {
-            let percentage = limits::percentage(text).map_err(|error| error.to_string())?;
+            let percentage = limits::percentage(text).map_err(ChangeError::from)?;
             limits.percentage = Some(percentage);
         } else if limits.reserved {
-            return Err("what is reserved is a percentage: --percentage says how much".into());
+            return Err(ChangeError::NothingReserved.into());
         }
         let cgroup = match arguments.value("--cgroup") {
             None => None,
-            Some(text) => Some(cgroup_path(text).ok_or_else(|| {
-                format!("{text:?} is no cgroup's path, as /system.slice/x or /sys/fs/cgroup/…")
-            })?),
+            Some(text) => Some(cgroup_path(text).ok_or_else(|| AddError::Cgroup(text.to_owned()))?),
         };
         Ok(SavedGroup {
             name: name.to_owned(),
@@ -86,7 +94,7 @@ fn add(daemon: &mut Daemon, name: &str, arguments: &Arguments<'_>) -> Answer {
             holders: Vec::new(),
         })
     };
-    let added = read().and_then(|kept| daemon.add_group(kept));
+    let added = read().and_then(|kept| Ok(daemon.add_group(kept)?));
     match added {
         Ok(number) => daemon.settle(number),
         Err(why) => Answer::refusal(why),

@@ -1,13 +1,11 @@
 //! Commands that set and show limits.
-//!
-//! Called by the table of commands. Must not know how a server enforces a limit.
 
 use protocol::control_messages::ListedDevice;
 use protocol::limits;
 use serde_json::json;
 
 use super::answer::{Answer, Caller};
-use super::changes::no_device;
+use super::changes::ChangeError;
 use super::line::Arguments;
 use super::lookup::with_server;
 use crate::daemon::Daemon;
@@ -93,7 +91,7 @@ fn set_memory(
         return Answer::nothing();
     }
     if limits::is_device(device) && is_unknown(devices, device) {
-        return Answer::refusal(no_device(device));
+        return Answer::refusal(ChangeError::NoDevice(device.to_owned()));
     }
     match settings.set_memory(device, size) {
         Ok(()) => Answer::nothing(),
@@ -115,12 +113,15 @@ fn show_memory(settings: &ServerLimits, devices: &[ListedDevice], device: Option
             Answer::line(size)
                 .with_value(json!({ "device": device, "limit": size, "bytes": bytes }))
         }
-        None if is_unknown(devices, device) => Answer {
-            exit: 1,
-            ..Answer::nothing()
-                .with_remark(no_device(device))
-                .with_value(json!({ "error": no_device(device) }))
-        },
+        None if is_unknown(devices, device) => {
+            let why = ChangeError::NoDevice(device.to_owned()).to_string();
+            Answer {
+                exit: 1,
+                ..Answer::nothing()
+                    .with_value(json!({ "error": why }))
+                    .with_remark(why)
+            }
+        }
         None => Answer::nothing()
             .with_log("No default pinned memory limit set for the device!")
             .with_value(json!({ "device": device, "limit": null })),

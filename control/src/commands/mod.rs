@@ -4,9 +4,6 @@
 //! NVIDIA's exits 0 whatever comes of a command. Ours exits 1 when a command was refused or failed:
 //! no tool that is known depends on the 0, and scripts under `set -e` want to know. Two failures in
 //! name only keep it: an empty line, with which here-documents end, and `ps` where no server runs.
-//!
-//! Called by `daemon::connections` for each line. Must not know sockets: a caller and a line come in, an answer
-//! goes out.
 
 mod answer;
 mod changes;

@@ -5,18 +5,18 @@
 //! not give back the next one does. The devices are behind [`DeviceModes`]: NVIDIA's are asked through
 //! NVML by whoever implements it; those of the software GPU have their modes in a file
 //! ([`SoftwareModes`]), where servers find them.
-//!
-//! Called by `daemon::compute_modes`, and by `openmps` for hosts of Cloudpods. Must not know NVML, nor who has a
-//! context.
 
+mod error;
 mod software;
 
+pub use error::{ModeError, UnknownMode};
 pub use software::{SoftwareModes, is_software_name};
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::path::PathBuf;
 
+use crate::files::error::FileError;
 use crate::files::safe_fs;
 
 /// CUcomputemode: everybody.
@@ -37,12 +37,12 @@ const NAMES: [(&str, u32); 3] = [
 ///
 /// # Errors
 /// Which names there are.
-pub fn named(text: &str) -> Result<u32, String> {
+pub fn named(text: &str) -> Result<u32, UnknownMode> {
     let plain = text.to_ascii_uppercase().replace('-', "_");
     let found = NAMES.iter().find(|(name, _)| *name == plain);
-    found.map(|(_, mode)| *mode).ok_or_else(|| {
-        format!("compute mode {text}: it is one of DEFAULT, EXCLUSIVE_PROCESS and PROHIBITED")
-    })
+    found
+        .map(|(_, mode)| *mode)
+        .ok_or_else(|| UnknownMode(text.to_owned()))
 }
 
 /// The name of a mode.
@@ -57,18 +57,18 @@ pub trait DeviceModes: std::fmt::Debug {
     /// The UUID, or another name for good, and the mode of each device.
     ///
     /// # Errors
-    /// In words.
-    fn modes(&self) -> Result<Vec<(String, u32)>, String>;
+    /// When they cannot be known.
+    fn modes(&self) -> Result<Vec<(String, u32)>, ModeError>;
 
     /// Sets a device's.
     ///
     /// # Errors
-    /// In words.
-    fn set(&self, uuid: &str, mode: u32) -> Result<(), String>;
+    /// When the device is not there, or somebody else's to set.
+    fn set(&self, uuid: &str, mode: u32) -> Result<(), ModeError>;
 }
 
 /// How a daemon comes to its devices' modes; `None` where there are no devices.
-pub type OpenModes = fn() -> Result<Option<Box<dyn DeviceModes>>, String>;
+pub type OpenModes = fn() -> Result<Option<Box<dyn DeviceModes>>, ModeError>;
 
 /// What a daemon changed, written down beside its sockets before it did.
 #[derive(Debug)]
@@ -82,12 +82,13 @@ impl Changed {
     /// What is written down in a file: what a daemon that was killed did not give back.
     ///
     /// # Errors
-    /// When it cannot be read or believed, in words.
-    pub fn read(path: PathBuf) -> Result<Self, String> {
+    /// When it cannot be read or believed.
+    pub fn read(path: PathBuf) -> Result<Self, ModeError> {
         let before = match safe_fs::read_own(&path)? {
             None => BTreeMap::new(),
-            Some(text) => serde_json::from_str(&text).map_err(|error| {
-                format!("{} cannot be read: {error}; remove it", path.display())
+            Some(text) => serde_json::from_str(&text).map_err(|source| ModeError::Saved {
+                path: path.clone(),
+                source,
             })?,
         };
         Ok(Self { path, before })
@@ -103,25 +104,25 @@ impl Changed {
     /// knows. What a former daemon found and could not give back is what it is to have in the end.
     ///
     /// # Errors
-    /// In words; then what is written down is what was.
+    /// When it cannot; then what is written down is what was.
     pub fn set(
         &mut self,
         devices: &dyn DeviceModes,
         uuid: &str,
         was: u32,
         mode: u32,
-    ) -> Result<(), String> {
+    ) -> Result<(), ModeError> {
         let is_new = !self.before.contains_key(uuid);
         let mut done = Ok(());
         if is_new {
             self.before.insert(uuid.to_owned(), was);
-            done = self.keep();
+            done = self.save();
         }
         let done = done.and_then(|()| devices.set(uuid, mode));
         if done.is_err() && is_new {
             // It is as it was: nobody is to set it later.
             self.before.remove(uuid);
-            self.keep().ok();
+            self.save().ok();
         }
         done
     }
@@ -129,16 +130,21 @@ impl Changed {
     /// Sets all devices to a mode. Gives lines for the log.
     ///
     /// # Errors
-    /// In words; then everything is as it was.
-    pub fn set_all(&mut self, devices: &dyn DeviceModes, mode: u32) -> Result<Vec<String>, String> {
+    /// With the device that cannot be set; then everything is as it was.
+    pub fn set_all(
+        &mut self,
+        devices: &dyn DeviceModes,
+        mode: u32,
+    ) -> Result<Vec<String>, ModeError> {
         let mut lines = Vec::new();
         for (uuid, was) in devices.modes()?.into_iter().filter(|(_, is)| *is != mode) {
             if let Err(error) = self.set(devices, &uuid, was, mode) {
                 self.give_back(devices);
-                return Err(format!(
-                    "device {uuid} cannot be set to {}: {error}",
-                    name(mode)
-                ));
+                return Err(ModeError::Device {
+                    uuid,
+                    mode,
+                    source: Box::new(error),
+                });
             }
             lines.push(format!(
                 "Compute mode of device {uuid} set to {}; it was {}",
@@ -168,23 +174,23 @@ impl Changed {
                     true
                 }
             });
-        if let Err(error) = self.keep() {
-            lines.push(error);
+        if let Err(error) = self.save() {
+            lines.push(error.to_string());
         }
         lines
     }
 
-    fn keep(&self) -> Result<(), String> {
+    fn save(&self) -> Result<(), ModeError> {
         if self.before.is_empty() {
             return match std::fs::remove_file(&self.path) {
                 Err(error) if error.kind() != ErrorKind::NotFound => {
-                    Err(format!("cannot remove {}: {error}", self.path.display()))
+                    Err(FileError::remove(&self.path, error).into())
                 }
                 _ => Ok(()),
             };
         }
-        let text = serde_json::to_string(&self.before).map_err(|error| error.to_string())?;
-        safe_fs::write_own(&self.path, &text)
+        let text = serde_json::to_string(&self.before)?;
+        Ok(safe_fs::write_own(&self.path, &text)?)
     }
 }
 
@@ -205,12 +211,12 @@ mod tests {
     }
 
     impl DeviceModes for Cards {
-        fn modes(&self) -> Result<Vec<(String, u32)>, String> {
+        fn modes(&self) -> Result<Vec<(String, u32)>, ModeError> {
             Ok(self.0.borrow().clone().into_iter().collect())
         }
-        fn set(&self, uuid: &str, mode: u32) -> Result<(), String> {
+        fn set(&self, uuid: &str, mode: u32) -> Result<(), ModeError> {
             if self.1 == Some(uuid) {
-                return Err("no permission".into());
+                return Err(ModeError::Devices("no permission".into()));
             }
             self.0.borrow_mut().insert(uuid.to_owned(), mode);
             Ok(())
@@ -253,7 +259,10 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let cards = Cards::of(&[("a", DEFAULT), ("b", DEFAULT)], Some("b"));
         let mut changed = Changed::read(file(&root)).unwrap();
-        let error = changed.set_all(&cards, EXCLUSIVE_PROCESS).unwrap_err();
+        let error = changed
+            .set_all(&cards, EXCLUSIVE_PROCESS)
+            .unwrap_err()
+            .to_string();
         assert!(
             error.contains('b') && error.contains("no permission"),
             "{error}"
@@ -283,7 +292,7 @@ mod tests {
         let cards = Cards::of(&[("a", EXCLUSIVE_PROCESS)], Some("a"));
         let mut changed = Changed::read(file(&root)).unwrap();
         let set = changed.set(&cards, "a", EXCLUSIVE_PROCESS, PROHIBITED);
-        assert!(set.unwrap_err().contains("no permission"));
+        assert!(set.unwrap_err().to_string().contains("no permission"));
         assert_eq!(changed.before["a"], DEFAULT);
         assert_eq!(Changed::read(file(&root)).unwrap().before["a"], DEFAULT);
         // One that is not written down stays so.
@@ -296,7 +305,12 @@ mod tests {
     fn modes_have_the_names_that_nvidia_smi_takes() {
         assert_eq!(named("EXCLUSIVE_PROCESS"), Ok(EXCLUSIVE_PROCESS));
         assert_eq!(named("exclusive-process"), Ok(EXCLUSIVE_PROCESS));
-        assert!(named("mine").unwrap_err().contains("PROHIBITED"));
+        assert!(
+            named("mine")
+                .unwrap_err()
+                .to_string()
+                .contains("PROHIBITED")
+        );
         assert_eq!((name(2), name(9)), ("PROHIBITED".into(), "9".into()));
     }
 }

@@ -1,16 +1,14 @@
 //! Compute modes of the software GPU's devices: in a file, where servers of every daemon of this user find them.
-//!
-//! Called by this crate's views and by `openmps` for the software GPU. Must not know what a server refuses because
-//! of a mode.
 
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use rustix::fs::{FlockOperation, OFlags};
 
-use super::{DEFAULT, DeviceModes, NAMES, PROHIBITED};
+use super::{DEFAULT, DeviceModes, ModeError, NAMES, PROHIBITED};
+use crate::files::error::FileError;
 use crate::files::safe_fs;
 
 /// The software GPU's name.
@@ -54,24 +52,22 @@ impl SoftwareModes {
     }
 
     /// The modes that were set; none where there is no file.
-    fn all(&self) -> Result<BTreeMap<String, u32>, String> {
+    fn all(&self) -> Result<BTreeMap<String, u32>, ModeError> {
         let path = self.file();
         let Some(text) = safe_fs::read(&path)? else {
             return Ok(BTreeMap::new());
         };
-        let not_modes = |why: &dyn std::fmt::Display| {
-            format!(
-                "{} holds no compute modes: {why}; remove it, and all devices are in DEFAULT mode",
-                path.display()
-            )
+        let all: BTreeMap<String, u32> = match serde_json::from_str(&text) {
+            Ok(all) => all,
+            Err(source) => return Err(ModeError::NoModes { path, source }),
         };
-        let all: BTreeMap<String, u32> =
-            serde_json::from_str(&text).map_err(|error| not_modes(&error))?;
         let known = |mode: u32| NAMES.iter().any(|(_, number)| *number == mode);
         match all.iter().find(|(_, mode)| !known(**mode)) {
-            Some((device, mode)) => Err(not_modes(&format_args!(
-                "device {device} cannot be in mode {mode}"
-            ))),
+            Some((device, &mode)) => Err(ModeError::NoSuchMode {
+                path,
+                device: device.clone(),
+                mode,
+            }),
             None => Ok(all),
         }
     }
@@ -79,8 +75,8 @@ impl SoftwareModes {
     /// A device's mode; DEFAULT where nobody has set one.
     ///
     /// # Errors
-    /// In words, when the modes cannot be read: then nobody knows whether the device is for everybody.
-    pub fn get(&self, device: u32) -> Result<u32, String> {
+    /// When the modes cannot be read: then nobody knows whether the device is for everybody.
+    pub fn get(&self, device: u32) -> Result<u32, ModeError> {
         let all = self.all()?;
         Ok(all.get(&device.to_string()).copied().unwrap_or(DEFAULT))
     }
@@ -99,22 +95,22 @@ impl SoftwareModes {
     /// another process has it. It is given back when what this gives is dropped.
     ///
     /// # Errors
-    /// When the device's lock cannot be opened, in words.
-    pub fn take(&self, device: u32) -> Result<Option<File>, String> {
+    /// When the device's lock cannot be opened.
+    pub fn lock_exclusive(&self, device: u32) -> Result<Option<File>, FileError> {
         let path = self.lock_file(&device.to_string());
         let flags = OFlags::NOFOLLOW.bits().cast_signed();
         let file = File::options()
             .read(true)
             .custom_flags(flags)
             .open(&path)
-            .map_err(|error| format!("{}: {error}", path.display()))?;
+            .map_err(|error| FileError::unreachable(&path, error))?;
         let locked = rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive);
         Ok(locked.is_ok().then_some(file))
     }
 }
 
 impl DeviceModes for SoftwareModes {
-    fn modes(&self) -> Result<Vec<(String, u32)>, String> {
+    fn modes(&self) -> Result<Vec<(String, u32)>, ModeError> {
         let all = self.all()?;
         let mode = |device: &str| all.get(device).copied().unwrap_or(DEFAULT);
         let each = self.devices.iter().map(u32::to_string);
@@ -126,24 +122,24 @@ impl DeviceModes for SoftwareModes {
             .collect())
     }
 
-    fn set(&self, device: &str, mode: u32) -> Result<(), String> {
+    fn set(&self, device: &str, mode: u32) -> Result<(), ModeError> {
         if device.parse::<u32>().is_err() {
-            return Err(format!("there is no software device {device}"));
+            return Err(ModeError::NoSoftwareDevice(device.to_owned()));
         }
         let path = self.file();
-        let failed = |path: &Path, error: std::io::Error| format!("{}: {error}", path.display());
-        std::fs::create_dir_all(&self.directory).map_err(|error| failed(&self.directory, error))?;
+        std::fs::create_dir_all(&self.directory)
+            .map_err(|error| FileError::unreachable(&self.directory, error))?;
         let lock = self.lock_file(device);
         // Whoever can read it can take the device, as with a card.
-        safe_fs::append(&lock).map_err(|error| failed(&lock, error))?;
+        safe_fs::append(&lock).map_err(|error| FileError::unreachable(&lock, error))?;
         let mut all = self.all()?;
         match mode {
             DEFAULT => all.remove(device),
             _ => all.insert(device.to_owned(), mode),
         };
-        let text = serde_json::to_string(&all).map_err(|error| error.to_string())?;
+        let text = serde_json::to_string(&all)?;
         // For servers of other users.
-        safe_fs::write(&path, &text, 0o644)
+        Ok(safe_fs::write(&path, &text, 0o644)?)
     }
 }
 
@@ -159,20 +155,20 @@ mod tests {
             directory: root.path().join("state"),
             devices: vec![0],
         };
-        assert_eq!(modes.modes(), Ok(vec![("0".to_owned(), DEFAULT)]));
+        assert_eq!(modes.modes().unwrap(), [("0".to_owned(), DEFAULT)]);
         modes.set("0", EXCLUSIVE_PROCESS).unwrap();
-        assert_eq!(modes.get(0), Ok(EXCLUSIVE_PROCESS));
-        let taken = modes.take(0).unwrap();
-        assert!(taken.is_some() && modes.take(0).unwrap().is_none());
+        assert_eq!(modes.get(0).unwrap(), EXCLUSIVE_PROCESS);
+        let taken = modes.lock_exclusive(0).unwrap();
+        assert!(taken.is_some() && modes.lock_exclusive(0).unwrap().is_none());
         drop(taken);
-        assert!(modes.take(0).unwrap().is_some());
-        assert!(modes.take(1).is_err(), "nobody has set one");
+        assert!(modes.lock_exclusive(0).unwrap().is_some());
+        assert!(modes.lock_exclusive(1).is_err(), "nobody has set one");
         assert!(
             modes.set("GPU-1", DEFAULT).is_err(),
             "a card is no such device"
         );
         modes.set("0", DEFAULT).unwrap();
-        assert_eq!(modes.get(0), Ok(DEFAULT));
+        assert_eq!(modes.get(0).unwrap(), DEFAULT);
     }
 
     #[test]
@@ -184,12 +180,16 @@ mod tests {
         };
         modes.set("0", EXCLUSIVE_PROCESS).unwrap();
         let unreadable = |what: &str| {
-            let error = modes.get(1).unwrap_err();
+            let error = modes.get(1).unwrap_err().to_string();
             assert!(error.contains("compute-modes.json"), "{what}: {error}");
             assert_eq!(modes.in_force(1), PROHIBITED, "{what}");
-            assert_eq!(modes.modes(), Err(error.clone()), "{what}");
+            assert_eq!(modes.modes().unwrap_err().to_string(), error, "{what}");
             // What others have set is not lost to who sets another's.
-            assert_eq!(modes.set("1", DEFAULT), Err(error), "{what}");
+            assert_eq!(
+                modes.set("1", DEFAULT).unwrap_err().to_string(),
+                error,
+                "{what}"
+            );
         };
         for text in ["", "{", "[]", r#"{"0": 7}"#, r#"{"0": -1}"#, "\u{fffd}"] {
             std::fs::write(modes.file(), text).unwrap();

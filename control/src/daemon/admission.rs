@@ -1,7 +1,4 @@
 //! Clients: who they are, what they get, and how they come to their server.
-//!
-//! Called by `daemon::connections` and `users`. Must not know what a client runs, nor its ring: the descriptors are
-//! handed over unread.
 
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
@@ -139,7 +136,7 @@ impl Daemon {
         let id = match id {
             Ok(id) => id,
             Err(error) => {
-                return self.refuse(&connection, Some(pid), group, &error);
+                return self.refuse(&connection, Some(pid), group, &error.to_string());
             }
         };
         let Some(server) = self.registry.servers.get_mut(&id) else {

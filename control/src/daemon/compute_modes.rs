@@ -1,8 +1,7 @@
 //! Compute modes as the daemon sets them when it starts, and gives them back when it ends.
-//!
-//! Called by the daemon's start and end. Must not know NVML or files: it sees the trait `DeviceModes`.
 
 use super::Daemon;
+use super::error::SetModesError;
 use crate::compute_mode::{Changed, named};
 use crate::files::directories::text_variable;
 
@@ -12,8 +11,8 @@ impl Daemon {
     /// the log says so, and the next one tries again.
     ///
     /// # Errors
-    /// In words; then nothing was set.
-    pub(crate) fn set_modes(&mut self, asked: Option<u32>) -> Result<(), String> {
+    /// When they cannot be; then nothing was set.
+    pub(crate) fn set_modes(&mut self, asked: Option<u32>) -> Result<(), SetModesError> {
         let asked = match (asked, text_variable("OPENMPS_COMPUTE_MODE")?) {
             (Some(mode), _) => Some(mode),
             (None, Some(text)) => Some(named(&text)?),
@@ -33,8 +32,8 @@ impl Daemon {
                 self.log("Compute modes cannot be given back: no device has one that could be set");
                 return Ok(());
             }
-            Ok(None) => return Err("no device has a compute mode that could be set".into()),
-            Err(error) => return Err(format!("cannot set compute modes: {error}")),
+            Ok(None) => return Err(SetModesError::NoDevice),
+            Err(error) => return Err(SetModesError::Open(error)),
         };
         let mut lines = changed.give_back(&*devices);
         if let Some(mode) = asked {

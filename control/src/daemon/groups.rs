@@ -1,6 +1,4 @@
 //! Groups as the daemon keeps them: made and removed by commands, told to servers, written down for the next daemon.
-//!
-//! Called by commands, by `admission` and by `orphaned_servers`. Must not know what a group's clients run.
 
 use std::collections::BTreeSet;
 use std::os::fd::AsFd;
@@ -13,7 +11,8 @@ use transport::socket::{PATH_MAX, Peer, SocketError};
 
 use super::Daemon;
 use super::epoll_token::EpollToken;
-use crate::files::safe_fs;
+use crate::files::safe_path::own_directory;
+use crate::groups::error::GroupError;
 use crate::groups::saved::{self, SavedGroup, UsageHolder};
 use crate::groups::{Group, Kind, MAX_GROUPS, NotTold, is_in, usage_name};
 use crate::log::About;
@@ -23,14 +22,13 @@ impl Daemon {
     /// Makes a group, for good.
     ///
     /// # Errors
-    /// In words; then nothing has changed.
-    pub(crate) fn add_group(&mut self, kept: SavedGroup) -> Result<u32, String> {
+    /// When it cannot be made; then nothing has changed.
+    pub(crate) fn add_group(&mut self, kept: SavedGroup) -> Result<u32, GroupError> {
         if self.groups.by_number.len() >= MAX_GROUPS {
-            return Err(format!("there are {MAX_GROUPS} groups already"));
+            return Err(GroupError::TooMany);
         }
         let directories = self.instance.directories();
-        let usage = GroupUsage::create(&usage_name(&kept.name))
-            .map_err(|error| format!("no memory to count what a group has taken: {error}"))?;
+        let usage = GroupUsage::create(&usage_name(&kept.name)).map_err(GroupError::Usage)?;
         saved::save(directories, &kept)?;
         let made = self.set_up_group(kept.clone(), usage);
         if made.is_err() {
@@ -42,29 +40,28 @@ impl Daemon {
     /// Makes a group's directory and socket, and takes it in.
     ///
     /// # Errors
-    /// In words.
+    /// When its directory or socket cannot be made.
     pub(crate) fn set_up_group(
         &mut self,
         kept: SavedGroup,
         usage: GroupUsage,
-    ) -> Result<u32, String> {
+    ) -> Result<u32, GroupError> {
         let directories = self.instance.directories();
         let folder = directories.group(&kept.name);
         let socket = folder.join("control");
         let length = socket.as_os_str().len();
         if length > PATH_MAX {
-            return Err(format!(
-                "the path of the group's socket has {length} bytes, more than the {PATH_MAX} that \
-                 the system takes; choose a shorter name or pipe directory: {}",
-                socket.display()
-            ));
+            return Err(GroupError::PathTooLong {
+                path: socket,
+                length,
+            });
         }
-        safe_fs::own_directory(&directories.groups(), 0o755)?;
-        safe_fs::own_directory(&folder, 0o755)?;
+        own_directory(&directories.groups(), 0o755)?;
+        own_directory(&folder, 0o755)?;
         let listener = crate::files::instance::bind(&socket, 0o666)?;
         let number = self.groups.number();
         self.watch(&listener, EpollToken::Group(number))
-            .map_err(|error| format!("cannot wait for clients of a group: {error}"))?;
+            .map_err(GroupError::Watch)?;
         self.groups.by_number.insert(
             number,
             Group {
@@ -84,16 +81,13 @@ impl Daemon {
     /// Ends a group that has no clients.
     ///
     /// # Errors
-    /// In words.
-    pub(crate) fn remove_group(&mut self, number: u32) -> Result<(), String> {
+    /// When it has clients, or its file cannot be removed.
+    pub(crate) fn remove_group(&mut self, number: u32) -> Result<(), GroupError> {
         let Some(group) = self.groups.by_number.get(&number) else {
-            return Err("there is no such group".into());
+            return Err(GroupError::Unknown);
         };
         if self.has_clients(number) {
-            return Err(format!(
-                "{} is in use: its clients must have left before it is removed",
-                group.name
-            ));
+            return Err(GroupError::InUse(group.name.clone()));
         }
         if let Kind::Named { listener, .. } = &group.kind {
             let directories = self.instance.directories();

@@ -8,6 +8,7 @@ mod answers;
 mod compute_modes;
 mod connections;
 mod epoll_token;
+pub(crate) mod error;
 mod event_loop;
 mod events;
 mod groups;
@@ -52,6 +53,7 @@ use crate::time_lines::TimeLines;
 use crate::underlay::Underlay;
 use crate::views::Views;
 use epoll_token::EpollToken;
+use error::DaemonError;
 use half_open::{HalfOpen, most_half_open};
 use limit_change::Change;
 use page::PageProcess;
@@ -122,23 +124,24 @@ impl Daemon {
     /// Makes the daemon that [`Daemon::run`] runs. Connections are accepted from now on.
     ///
     /// # Errors
-    /// One line that says what is wrong.
-    pub fn new(instance: Instance, options: Options, host: HostProgram) -> Result<Self, String> {
+    /// See [`DaemonError`]; each is one line.
+    pub fn new(
+        instance: Instance,
+        options: Options,
+        host: HostProgram,
+    ) -> Result<Self, DaemonError> {
         let (defaults, default_priority) = limits_in_environment()?;
-        let failed = |error: &dyn std::fmt::Display| format!("cannot wait for events: {error}");
-        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|error| failed(&error))?;
-        let signals = on_signals(&ending_signals()).map_err(|error| failed(&error))?;
-        let children = on_signals(&[SIGCHLD]).map_err(|error| failed(&error))?;
+        let unwatched = |error: Errno| DaemonError::Events(error.into());
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(unwatched)?;
+        let signals = on_signals(&ending_signals()).map_err(DaemonError::Events)?;
+        let children = on_signals(&[SIGCHLD]).map_err(DaemonError::Events)?;
         let log_bytes = match text_variable("OPENMPS_LOG_BYTES")? {
-            Some(text) => protocol::limits::size_in_bytes(&text)
-                .map_err(|error| format!("OPENMPS_LOG_BYTES: {error}"))?,
+            Some(text) => protocol::limits::size_in_bytes(&text).map_err(DaemonError::LogBytes)?,
             None => LOG_BYTES,
         };
         let isolation = match (options.isolation, text_variable("OPENMPS_ISOLATION")?) {
             (Some(isolation), _) => isolation,
-            (None, Some(text)) => Isolation::named(&text).ok_or_else(|| {
-                format!("OPENMPS_ISOLATION={text} is none of {}", Isolation::NAMES)
-            })?,
+            (None, Some(text)) => Isolation::named(&text).ok_or(DaemonError::Isolation(text))?,
             (None, None) => Isolation::default(),
         };
         let (underlay, of_underlay) = Underlay::new(options.underlay, host)?;
@@ -179,7 +182,7 @@ impl Daemon {
             .and_then(|()| daemon.watch(&daemon.instance.log_pipe, EpollToken::LogPipe))
             .and_then(|()| daemon.watch(&daemon.signals, EpollToken::Signals))
             .and_then(|()| daemon.watch(&daemon.children, EpollToken::Children))
-            .map_err(|error| failed(&error))?;
+            .map_err(unwatched)?;
 
         let directories = daemon.instance.directories();
         daemon.log(&format!(
@@ -204,7 +207,7 @@ impl Daemon {
         if options.ready_devices
             && let Err(error) = daemon.start_for_user(rustix::process::geteuid().as_raw())
         {
-            daemon.log(&error);
+            daemon.log(&error.to_string());
         }
         Ok(daemon)
     }

@@ -1,6 +1,4 @@
 //! What a daemon that was killed left: its groups, and servers that still have clients of them.
-//!
-//! Called by the daemon's start and by the event loop. Must not speak to such a server: it only counts and waits.
 
 use std::os::fd::OwnedFd;
 
@@ -8,6 +6,7 @@ use daemon_interface::group_usage::GroupUsage;
 
 use super::Daemon;
 use super::epoll_token::EpollToken;
+use crate::groups::error::GroupError;
 use crate::groups::orphaned_servers::{OrphanedServer, alive, usage_in};
 use crate::groups::saved::{self, SavedGroup, UsageHolder};
 use crate::groups::usage_name;
@@ -16,15 +15,15 @@ impl Daemon {
     /// Takes in the groups that a former daemon kept.
     ///
     /// # Errors
-    /// In words.
-    pub(crate) fn load_groups(&mut self) -> Result<(), String> {
+    /// When one cannot be believed or set up.
+    pub(crate) fn load_groups(&mut self) -> Result<(), GroupError> {
         for kept in saved::load(self.instance.directories())? {
             self.load_group(kept)?;
         }
         Ok(())
     }
 
-    fn load_group(&mut self, kept: SavedGroup) -> Result<(), String> {
+    fn load_group(&mut self, kept: SavedGroup) -> Result<(), GroupError> {
         let holders: Vec<(UsageHolder, OwnedFd)> = kept
             .holders
             .iter()
@@ -37,8 +36,7 @@ impl Daemon {
         let seen = found.is_some();
         let usage = match found {
             Some(usage) => usage,
-            None => GroupUsage::create(&usage_name(&name))
-                .map_err(|error| format!("no memory to count what a group has taken: {error}"))?,
+            None => GroupUsage::create(&usage_name(&name)).map_err(GroupError::Usage)?,
         };
         for holder in &kept.holders {
             if !holders.iter().any(|(other, _)| other == holder) {
@@ -59,7 +57,7 @@ impl Daemon {
                 continue;
             }
             self.watch(&pidfd, EpollToken::Orphan(holder.slot))
-                .map_err(|error| format!("cannot wait for a former server: {error}"))?;
+                .map_err(GroupError::WatchServer)?;
             self.groups.former.push(OrphanedServer {
                 holder,
                 groups: vec![number],

@@ -1,7 +1,4 @@
 //! Server processes: started when somebody needs one, heard, ended, and reaped.
-//!
-//! Called by the event loop, by commands and by `admission`. Must not know who may share a server
-//! (`servers::placement`), nor what it does for clients.
 
 use std::collections::VecDeque;
 use std::os::unix::process::ExitStatusExt;
@@ -16,6 +13,7 @@ use transport::socket::SocketError;
 
 use super::Daemon;
 use super::epoll_token::EpollToken;
+use super::error::StartServerError;
 use crate::commands::Awaited;
 use crate::log::Role;
 use crate::log::events::{of_client, of_server};
@@ -53,8 +51,8 @@ impl Daemon {
     /// The server for a user's clients; started if it does not run.
     ///
     /// # Errors
-    /// When it cannot be started, in words.
-    pub(crate) fn start_for_user(&mut self, uid: u32) -> Result<ServerId, String> {
+    /// When it cannot be started.
+    pub(crate) fn start_for_user(&mut self, uid: u32) -> Result<ServerId, StartServerError> {
         let who = Requester {
             uid,
             group: None,
@@ -70,13 +68,13 @@ impl Daemon {
     /// Starts the server of an executor.
     ///
     /// # Errors
-    /// When the system refuses, in words.
+    /// When the system refuses.
     pub(crate) fn start_server_for(
         &mut self,
         key: ServerKey,
         uid: u32,
         gid: Option<u32>,
-    ) -> Result<ServerId, String> {
+    ) -> Result<ServerId, StartServerError> {
         let underlay = self.underlay_for_server()?;
         self.start_server_on(key, uid, gid, underlay)
     }
@@ -84,14 +82,14 @@ impl Daemon {
     /// As [`Daemon::start_server_for`], on a run of the underlay or on none.
     ///
     /// # Errors
-    /// When the system refuses, in words.
+    /// When the system refuses.
     pub(crate) fn start_server_on(
         &mut self,
         key: ServerKey,
         uid: u32,
         gid: Option<u32>,
         underlay: Option<u64>,
-    ) -> Result<ServerId, String> {
+    ) -> Result<ServerId, StartServerError> {
         // The one for everybody is the daemon's own; else the first to come would lend it their rights.
         let (uid, gid) = match key {
             ServerKey::Shared => (rustix::process::geteuid().as_raw(), None),
@@ -99,11 +97,9 @@ impl Daemon {
         };
         let id = self.number();
         let log = &self.instance.server_log;
-        let failed = |error: &dyn std::fmt::Display| format!("cannot start a server: {error}");
         let pipe = underlay.map(|_| process::UNDERLAY_PIPE);
         let command = (self.host.start_server)(pipe);
-        let (mut child, connection) = process::start(command, uid, gid, log, underlay.is_some())
-            .map_err(|error| failed(&error))?;
+        let (mut child, connection) = process::start(command, uid, gid, log, underlay.is_some())?;
         let pid = child.id();
         let pidfd = Pid::from_raw(pid.cast_signed())
             .ok_or(rustix::io::Errno::SRCH)
@@ -118,7 +114,7 @@ impl Daemon {
             Err(error) => {
                 let _ = child.kill();
                 let _ = child.wait();
-                return Err(failed(&error));
+                return Err(StartServerError::System(error.into()));
             }
         };
         self.instance.control_log.line_of(
@@ -373,7 +369,7 @@ impl Daemon {
             self.start_server_for(key, uid, Some(gid))
         } else {
             self.attempts.remove(&key);
-            Err("the server ends as soon as it starts; see server.log".to_owned())
+            Err(StartServerError::EndsAtOnce)
         };
         match started {
             Ok(new) => {
@@ -383,12 +379,13 @@ impl Daemon {
                 }
             }
             Err(error) => {
+                let why = error.to_string();
                 for client in waiting {
                     self.refuse(
                         &client.connection,
                         Some(client.peer.pid),
                         client.group,
-                        &error,
+                        &why,
                     );
                 }
             }
@@ -477,6 +474,7 @@ impl Daemon {
         let mut failed = None;
         if server.state == State::Initializing && server.underlay.is_some() && !self.is_quitting() {
             if let Err(error) = self.start_without_underlay(id, &mut server, ended) {
+                let error = error.to_string();
                 for client in std::mem::take(&mut server.waiting) {
                     let pid = Some(client.peer.pid);
                     self.refuse(&client.connection, pid, client.group, &error);

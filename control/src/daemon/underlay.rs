@@ -1,6 +1,4 @@
 //! The underlay as the daemon runs it: started with the first server, lent to servers, given up when it fails.
-//!
-//! Called by `daemon::servers` and the event loop. Must not start NVIDIA's programs: `underlay::supervisor` does.
 
 use std::os::fd::OwnedFd;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -13,17 +11,20 @@ use transport::socket::Connection;
 
 use super::Daemon;
 use super::epoll_token::EpollToken;
+use super::error::StartServerError;
 use crate::commands::Awaited;
 use crate::servers::process::{self, lend};
 use crate::servers::registry::{Server, ServerId, State};
-use crate::underlay::{Mode, Run, SupervisorMessage, UnderlayDirectory, environment, of_run};
+use crate::underlay::{
+    Mode, Run, StartError, SupervisorMessage, UnderlayDirectory, environment, of_run,
+};
 
 impl Daemon {
     /// The run of the underlay that a server is to be on; started if need be. `None` if servers have none.
     ///
     /// # Errors
     /// Why it cannot be had, where no server is to be without.
-    pub(crate) fn underlay_for_server(&mut self) -> Result<Option<u64>, String> {
+    pub(crate) fn underlay_for_server(&mut self) -> Result<Option<u64>, StartServerError> {
         let Some(program) = self.underlay.program.clone() else {
             return Ok(None);
         };
@@ -40,14 +41,14 @@ impl Daemon {
                 self.underlay.run = Some(run);
                 Ok(Some(number))
             }
-            Err(why) => {
+            Err(error) => {
                 self.underlay.failures.push_back(Instant::now());
-                self.without_underlay(&why)
+                self.without_underlay(&error.to_string())
             }
         }
     }
 
-    fn without_underlay(&mut self, why: &str) -> Result<Option<u64>, String> {
+    fn without_underlay(&mut self, why: &str) -> Result<Option<u64>, StartServerError> {
         if self.underlay.mode == Mode::NvidiaMps {
             self.underlay.why_not = Some(why.to_owned());
             return Err(self.refused_without(why));
@@ -56,12 +57,12 @@ impl Daemon {
         Ok(None)
     }
 
-    fn refused_without(&self, why: &str) -> String {
-        let last = self.underlay.why_not.as_deref().filter(|last| *last != why);
-        let last = last.map_or_else(String::new, |last| format!("; the last time: {last}"));
-        format!(
-            "NVIDIA's MPS cannot run beneath this server, and --underlay=nvidia-mps allows none without: {why}{last}"
-        )
+    fn refused_without(&self, why: &str) -> StartServerError {
+        let last = self.underlay.why_not.clone().filter(|last| last != why);
+        StartServerError::NoUnderlay {
+            why: why.to_owned(),
+            last,
+        }
     }
 
     /// One line for each reason in a row.
@@ -74,14 +75,14 @@ impl Daemon {
         self.underlay.why_not = Some(why.to_owned());
     }
 
-    fn start_underlay(&self, number: u64, program: &Path) -> Result<Run, String> {
+    fn start_underlay(&self, number: u64, program: &Path) -> Result<Run, StartError> {
         let place = UnderlayDirectory::make()?;
         let whole = place.whole.clone();
         let started = self.start_supervisor(number, program, place);
         if started.is_err() {
             let _ = std::fs::remove_dir_all(whole);
         }
-        started.map_err(|error| format!("its supervisor cannot be started: {error}"))
+        Ok(started?)
     }
 
     fn start_supervisor(
@@ -198,7 +199,7 @@ impl Daemon {
             return;
         };
         let (who, was_up, was_proven) = (of_run(run), run.up.is_some(), run.is_proven);
-        self.underlay.leave();
+        self.underlay.abandon_run();
         self.underlay.failures.push_back(Instant::now());
         if was_proven {
             self.log(&format!(
@@ -206,7 +207,7 @@ impl Daemon {
             ));
             self.underlay.why_not = Some(why.to_owned());
         } else if self.underlay.mode == Mode::NvidiaMps {
-            self.log(&self.refused_without(why));
+            self.log(&self.refused_without(why).to_string());
             self.underlay.why_not = Some(why.to_owned());
         } else {
             self.say_there_is_none(why);
@@ -236,7 +237,7 @@ impl Daemon {
         id: ServerId,
         server: &mut Server,
         ended: Option<ExitStatus>,
-    ) -> Result<(), String> {
+    ) -> Result<(), StartServerError> {
         const SIGKILL: i32 = 9;
         let pid = server.pid();
         let hung = ended.is_none_or(|ended| ended.signal() == Some(SIGKILL));

@@ -1,6 +1,4 @@
 //! Answers to what programs ask of devices and clients: servers are asked what their clients have taken, and the answer waits for them.
-//!
-//! Called by `connections` and the event loop. Must not decide what somebody may see: `crate::views` does.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{ErrorKind, Read};
@@ -11,11 +9,13 @@ use protocol::control_messages::{
     self, ClientFields, DeviceAccount, ListedDevice, Packet, View, ViewRequest, ViewedDevice,
     ViewedProcess,
 };
+use protocol::limits::LimitError;
 use transport::socket::Connection;
 
 use super::Daemon;
 use super::admission::namespace_of;
 use super::epoll_token::EpollToken;
+use super::error::ScanError;
 use crate::commands::{Caller, device_from_json};
 use crate::compute_mode::{SoftwareModes, is_software_name};
 use crate::servers::limits::limits_of;
@@ -54,8 +54,8 @@ impl Daemon {
         if !self.devices_known().is_empty() {
             return self.count(asker);
         }
-        if let Err(error) = self.look() {
-            return self.refuse_view(&asker, &error);
+        if let Err(error) = self.scan_devices() {
+            return self.refuse_view(&asker, &error.to_string());
         }
         self.views.looking.push(asker);
     }
@@ -168,7 +168,7 @@ impl Daemon {
     fn show(&self, counting: &Counting) {
         let view = match self.viewed(counting) {
             Ok(view) => view,
-            Err(why) => return self.refuse_view(&counting.asker, &why),
+            Err(error) => return self.refuse_view(&counting.asker, &error.to_string()),
         };
         for packet in control_messages::view_packets(view) {
             if counting
@@ -182,7 +182,7 @@ impl Daemon {
         }
     }
 
-    fn viewed(&self, counting: &Counting) -> Result<View, String> {
+    fn viewed(&self, counting: &Counting) -> Result<View, LimitError> {
         let devices = self.devices_known();
         let software = devices.iter().any(|device| is_software_name(&device.name));
         let mut view = View {
@@ -217,7 +217,7 @@ impl Daemon {
         &self,
         asker: &Asker,
         devices: &[ListedDevice],
-    ) -> Result<BTreeMap<u32, u64>, String> {
+    ) -> Result<BTreeMap<u32, u64>, LimitError> {
         let named = asker.caller.group;
         let named = named.and_then(|number| self.groups.by_number.get(&number));
         let who = Requester {
@@ -232,8 +232,7 @@ impl Daemon {
             memory_limit: asker.request.memory_limit.clone(),
             ..ClientFields::default()
         };
-        let fields = settings.narrow(&wishes, self.default_priority);
-        let fields = fields.map_err(|error| error.to_string())?;
+        let fields = settings.narrow(&wishes, self.default_priority)?;
         Ok(limits_of(&fields, devices).memory)
     }
 
@@ -403,19 +402,17 @@ impl Daemon {
     }
 
     /// Has a process look at the devices, unless one does already.
-    fn look(&mut self) -> Result<(), String> {
+    fn scan_devices(&mut self) -> Result<(), ScanError> {
         if self.views.look.is_some() {
             return Ok(());
         }
-        let failed = |error: &dyn std::fmt::Display| format!("cannot look at the devices: {error}");
         let log = self.instance.server_log.try_clone_file();
         let mut child = (self.host.start_server)(None)
             .arg("devices")
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
-            .stderr(log.map_err(|error| failed(&error))?)
-            .spawn()
-            .map_err(|error| failed(&error))?;
+            .stderr(log?)
+            .spawn()?;
         let watched = match &child.stdout {
             Some(printed) => rustix::io::ioctl_fionbio(printed, true)
                 .and_then(|()| self.watch(printed, EpollToken::DeviceScan)),
@@ -423,7 +420,7 @@ impl Daemon {
         };
         if let Err(error) = watched {
             let _ = child.kill();
-            return Err(failed(&error));
+            return Err(error.into());
         }
         self.views.look = Some(DeviceScan {
             child,
@@ -460,11 +457,11 @@ impl Daemon {
                 }
             }
         }
-        self.looked();
+        self.scan_is_over();
     }
 
     /// The look is over.
-    fn looked(&mut self) {
+    fn scan_is_over(&mut self) {
         let Some(mut look) = self.views.look.take() else {
             return;
         };
@@ -506,7 +503,7 @@ impl Daemon {
             .as_ref()
             .is_some_and(|look| look.deadline <= now)
         {
-            self.looked();
+            self.scan_is_over();
         }
     }
 }

@@ -3,6 +3,24 @@
 use std::env::VarError;
 use std::path::{Path, PathBuf};
 
+/// An environment variable that cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum VariableError {
+    /// It holds bytes that are no text.
+    #[error("{0} is not UTF-8")]
+    NotUtf8(&'static str),
+    /// It names a relative directory, and where from cannot be told.
+    #[error("{name}={}: {source}", path.display())]
+    NotAbsolute {
+        /// The variable.
+        name: &'static str,
+        /// What it holds.
+        path: PathBuf,
+        /// What the system says.
+        source: std::io::Error,
+    },
+}
+
 /// Where the daemon meets its clients and where it writes its logs. Absolute.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Directories {
@@ -27,19 +45,19 @@ fn named(variable: &str) -> Option<PathBuf> {
     path.map(PathBuf::from)
 }
 
-fn absolute(name: &str, path: &Path) -> Result<PathBuf, String> {
-    std::path::absolute(path).map_err(|error| format!("{name}={}: {error}", path.display()))
+fn absolute(name: &'static str, path: PathBuf) -> Result<PathBuf, VariableError> {
+    std::path::absolute(&path).map_err(|source| VariableError::NotAbsolute { name, path, source })
 }
 
 /// A variable's text, `None` if it is unset.
 ///
 /// # Errors
 /// When it is not UTF-8.
-pub fn text_variable(name: &str) -> Result<Option<String>, String> {
+pub fn text_variable(name: &'static str) -> Result<Option<String>, VariableError> {
     match std::env::var(name) {
         Ok(text) => Ok(Some(text)),
         Err(VarError::NotPresent) => Ok(None),
-        Err(VarError::NotUnicode(_)) => Err(format!("{name} is not UTF-8")),
+        Err(VarError::NotUnicode(_)) => Err(VariableError::NotUtf8(name)),
     }
 }
 
@@ -47,13 +65,13 @@ impl Directories {
     /// The directories that the environment names, or their defaults.
     ///
     /// # Errors
-    /// When a relative one cannot be completed, in words.
-    pub fn from_environment() -> Result<Self, String> {
+    /// When a relative one cannot be completed.
+    pub fn from_environment() -> Result<Self, VariableError> {
         let pipe = named_pipe_directory().unwrap_or_else(|| DEFAULT_PIPE_DIRECTORY.into());
         let log = named("CUDA_MPS_LOG_DIRECTORY").unwrap_or_else(|| "/var/log/nvidia-mps".into());
         Ok(Self {
-            pipe: absolute("CUDA_MPS_PIPE_DIRECTORY", &pipe)?,
-            log: absolute("CUDA_MPS_LOG_DIRECTORY", &log)?,
+            pipe: absolute("CUDA_MPS_PIPE_DIRECTORY", pipe)?,
+            log: absolute("CUDA_MPS_LOG_DIRECTORY", log)?,
         })
     }
 
@@ -130,18 +148,6 @@ impl Directories {
     }
 }
 
-/// Makes a directory and its parents unless it is there.
-///
-/// # Errors
-/// In words, with the path.
-pub fn make(path: &Path, what: &str) -> Result<(), String> {
-    std::fs::create_dir_all(path).map_err(|error| {
-        format!(
-            "cannot make the {what} directory {}: {error}",
-            path.display()
-        )
-    })
-}
 /// Whether a path that is none is a list of absolute ones: a process is the client of one daemon.
 #[must_use]
 pub fn names_several(path: &Path) -> bool {

@@ -13,13 +13,13 @@ use std::time::Duration;
 use rustix::fs::{FlockOperation, OFlags};
 use transport::socket::{Connection, Listener, PATH_MAX};
 
-use crate::files::directories::{Directories, make};
-use crate::files::safe_fs::{self, with_mode};
+use super::claim_error::{BindError, InstanceError};
+use crate::files::directories::Directories;
+use crate::files::error::FileError;
+use crate::files::safe_fs::{is_no_strangers, with_mode};
+use crate::files::safe_path::root_directory;
 use crate::log::events::left_out;
 use crate::log::{Log, Role};
-
-/// What scripts look for.
-pub const ALREADY_RUNNING: &str = "An instance of this daemon is already running";
 
 /// Whoever can open the file can hold its lock, and no other daemon starts.
 const LOCK_MODE: u32 = 0o600;
@@ -101,49 +101,48 @@ impl Instance {
     /// Becomes the daemon of the directories.
     ///
     /// # Errors
-    /// One line that says what is wrong.
-    pub fn claim(directories: Directories, echo: bool) -> Result<Self, String> {
+    /// See [`InstanceError`]; each is one line.
+    pub fn claim(directories: Directories, echo: bool) -> Result<Self, InstanceError> {
         let socket = directories.control_socket();
         let length = socket.as_os_str().len();
         if length > PATH_MAX {
-            return Err(format!(
-                "the socket's path has {length} bytes, more than the {PATH_MAX} that the system takes; \
-                 set CUDA_MPS_PIPE_DIRECTORY to a shorter one: {}",
-                socket.display()
-            ));
+            return Err(InstanceError::PathTooLong {
+                path: socket,
+                length,
+            });
         }
         let log_pipe = directories.log_pipe();
         if directories.log.starts_with(&log_pipe) {
-            return Err(format!(
-                "the log directory cannot be {}: {}; set CUDA_MPS_LOG_DIRECTORY to another directory",
-                directories.log.display(),
-                kept_for_fifo(&log_pipe)
-            ));
+            return Err(InstanceError::LogInFifo {
+                log: directories.log,
+                fifo: log_pipe,
+            });
         }
         if rustix::process::geteuid().is_root() {
-            safe_fs::directory_of_root(&directories.pipe)?;
+            root_directory(&directories.pipe).map_err(InstanceError::NotOnlyRoots)?;
         } else {
-            make(&directories.pipe, "pipe")?;
+            std::fs::create_dir_all(&directories.pipe).map_err(|source| InstanceError::Make {
+                path: directories.pipe.clone(),
+                source,
+            })?;
         }
         let lock = match open_with_mode(&directories.lock(), LOCK_MODE) {
             Ok(lock) => lock,
             Err(error) if error.kind() == ErrorKind::PermissionDenied && answers(&socket) => {
-                return Err(ALREADY_RUNNING.to_owned());
+                return Err(InstanceError::AlreadyRunning);
             }
-            Err(error) => {
-                return Err(format!(
-                    "the pipe directory {} is not usable: {error}",
-                    directories.pipe.display()
-                ));
+            Err(source) => {
+                let path = directories.pipe;
+                return Err(InstanceError::NotUsable { path, source });
             }
         };
-        safe_fs::is_no_strangers(&directories.lock(), &lock, "who can hold it for ever")?;
+        is_no_strangers(&directories.lock(), &lock, "who can hold it for ever")?;
         if rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
             if let Ok(log) = Log::open(&directories.server_log(), false) {
                 let text = format!("Using log directory: {}", directories.log.display());
                 log.line(Role::Other, &text);
             }
-            return Err(ALREADY_RUNNING.to_owned());
+            return Err(InstanceError::AlreadyRunning);
         }
 
         let control_log = open_log(&directories, &directories.control_log(), echo)?;
@@ -153,7 +152,7 @@ impl Instance {
         let listener = match Listener::inherited() {
             Some(inherited) => inherited
                 .map(Listener::refuse_descriptors)
-                .map_err(|error| error.to_string())?,
+                .map_err(InstanceError::Inherited)?,
             None => bind(&socket, 0o666)?,
         };
         let privileged = Some(directories.privileged_socket())
@@ -166,7 +165,7 @@ impl Instance {
                 file.set_len(0)?;
                 file.write_all(std::process::id().to_string().as_bytes())
             })
-            .map_err(|error| format!("cannot write {}: {error}", directories.pid().display()))?;
+            .map_err(|error| FileError::write(&directories.pid(), error))?;
         Ok(Self {
             listener,
             privileged,
@@ -219,42 +218,35 @@ impl Instance {
 }
 
 /// Opens a log. A full disk costs the log, not the daemon: it is looked for again later.
-fn open_log(directories: &Directories, path: &Path, echo: bool) -> Result<Log, String> {
+fn open_log(directories: &Directories, path: &Path, echo: bool) -> Result<Log, InstanceError> {
     let opened = std::fs::create_dir_all(&directories.log).and_then(|()| Log::open(path, echo));
     opened.or_else(|error| match error.kind() {
         ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::ReadOnlyFilesystem => {
             eprintln!("no log for now: {}: {error}", path.display());
-            Log::none_yet(path, echo).map_err(|error| error.to_string())
+            Log::none_yet(path, echo).map_err(InstanceError::NoLog)
         }
-        _ => Err(format!("cannot write the log {}: {error}", path.display())),
+        _ => Err(InstanceError::Log {
+            path: path.to_owned(),
+            source: error,
+        }),
     })
 }
 
 /// Makes a socket in place of whatever has its name.
 ///
 /// # Errors
-/// In words, with the path.
-pub fn bind(path: &Path, mode: u32) -> Result<Listener, String> {
+/// With the path.
+pub fn bind(path: &Path, mode: u32) -> Result<Listener, BindError> {
     match std::fs::remove_file(path) {
-        Err(error) if error.kind() != ErrorKind::NotFound => {
-            return Err(format!(
-                "cannot replace the socket {}: {error}",
-                path.display()
-            ));
+        Err(source) if source.kind() != ErrorKind::NotFound => {
+            let path = path.to_owned();
+            return Err(BindError::Replace { path, source });
         }
         _ => {}
     }
-    let bound = with_mode(mode, || Listener::bind(path)).map_err(|error| error.to_string())?;
+    let bound = with_mode(mode, || Listener::bind(path))?;
     // Nobody who connects to a daemon has any to give.
     Ok(bound.refuse_descriptors())
-}
-
-/// Why nothing else may have the FIFO's name.
-fn kept_for_fifo(path: &Path) -> String {
-    format!(
-        "the pipe directory holds a FIFO of the daemon's, {}",
-        path.display()
-    )
 }
 
 /// Whether somebody listens at a socket.
@@ -263,27 +255,27 @@ fn answers(socket: &Path) -> bool {
 }
 
 /// Makes the FIFO for lines of server.log, and opens it so that it never ends.
-fn fifo(path: &Path) -> Result<File, String> {
-    let failed = |error: &dyn std::fmt::Display| format!("cannot make {}: {error}", path.display());
+fn fifo(path: &Path) -> Result<File, InstanceError> {
     match std::fs::remove_file(path) {
         Err(error) if error.kind() == ErrorKind::IsADirectory => {
-            let why = kept_for_fifo(path);
-            return Err(format!("{why}, and that is a directory now: remove it"));
+            return Err(InstanceError::FifoIsDirectory(path.to_owned()));
         }
-        Err(error) if error.kind() != ErrorKind::NotFound => return Err(failed(&error)),
+        Err(error) if error.kind() != ErrorKind::NotFound => {
+            return Err(FileError::make(path, error).into());
+        }
         _ => {}
     }
     with_mode(LOG_PIPE_MODE, || {
         let mode = rustix::fs::Mode::from_raw_mode(LOG_PIPE_MODE);
         rustix::fs::mknodat(rustix::fs::CWD, path, rustix::fs::FileType::Fifo, mode, 0)
     })
-    .map_err(|error| failed(&error))?;
-    File::options()
+    .map_err(|error| FileError::make(path, error))?;
+    let opened = File::options()
         .read(true)
         .write(true)
         .custom_flags((OFlags::NONBLOCK | OFlags::NOFOLLOW).bits().cast_signed())
-        .open(path)
-        .map_err(|error| failed(&error))
+        .open(path);
+    Ok(opened.map_err(|error| FileError::make(path, error))?)
 }
 
 impl Drop for Instance {
@@ -341,13 +333,17 @@ mod tests {
         let pipe = root.path().join("pipe");
         for log in [pipe.join("log/"), pipe.join("log/more")] {
             let pipe = pipe.clone();
-            let told = Instance::claim(Directories { pipe, log }, false).unwrap_err();
+            let told = Instance::claim(Directories { pipe, log }, false)
+                .unwrap_err()
+                .to_string();
             assert!(told.contains("CUDA_MPS_LOG_DIRECTORY"), "{told}");
             assert!(told.contains("FIFO"), "{told}");
         }
         assert!(!pipe.exists(), "nothing was made");
         make(pipe.join("log"));
-        let told = Instance::claim(directories(root.path()), false).unwrap_err();
+        let told = Instance::claim(directories(root.path()), false)
+            .unwrap_err()
+            .to_string();
         assert!(
             told.contains("FIFO") && told.contains("directory"),
             "{told}"
@@ -362,10 +358,10 @@ mod tests {
         let root = folder();
         let directories = directories(root.path());
         let instance = Instance::claim(directories.clone(), false).unwrap();
-        assert_eq!(
-            Instance::claim(directories.clone(), false).unwrap_err(),
-            ALREADY_RUNNING
-        );
+        assert!(matches!(
+            Instance::claim(directories.clone(), false),
+            Err(InstanceError::AlreadyRunning)
+        ));
         let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
         assert_eq!(mode(&directories.control_socket()), 0o666);
         for file in CLOSED_FILES {
@@ -416,7 +412,9 @@ mod tests {
         make(&directories.pipe);
         std::fs::write(directories.lock(), "").unwrap();
         std::os::unix::fs::chown(directories.lock(), Some(4242), None).unwrap();
-        let told = Instance::claim(directories.clone(), false).unwrap_err();
+        let told = Instance::claim(directories.clone(), false)
+            .unwrap_err()
+            .to_string();
         for part in ["control_lock", "user 4242", "remove it"] {
             assert!(told.contains(part), "{part} is not in {told}");
         }
@@ -434,8 +432,11 @@ mod tests {
         let directories = directories(root.path());
         make(&directories.pipe);
         std::fs::set_permissions(&directories.pipe, Permissions::from_mode(0o777)).unwrap();
-        let told = Instance::claim(directories.clone(), false).unwrap_err();
+        let told = Instance::claim(directories.clone(), false)
+            .unwrap_err()
+            .to_string();
         assert!(told.contains("every user may write to"), "{told}");
+        assert!(told.contains("CUDA_MPS_PIPE_DIRECTORY"), "{told}");
         assert!(!directories.lock().exists(), "nothing was made");
         // As a container's volume in memory is.
         std::fs::set_permissions(&directories.pipe, Permissions::from_mode(0o1777)).unwrap();
@@ -487,7 +488,9 @@ mod tests {
     fn a_path_that_is_too_long_is_said_with_its_length() {
         let root = folder();
         let long = directories(&root.path().join("x".repeat(120)));
-        let error = Instance::claim(long.clone(), false).unwrap_err();
+        let error = Instance::claim(long.clone(), false)
+            .unwrap_err()
+            .to_string();
         assert!(error.contains("107"), "{error}");
         assert!(!long.pipe.exists(), "nothing was made");
     }
@@ -496,7 +499,9 @@ mod tests {
     fn a_directory_that_cannot_be_made_is_named() {
         let root = folder();
         std::fs::write(root.path().join("pipe"), "a file").unwrap();
-        let error = Instance::claim(directories(root.path()), false).unwrap_err();
+        let error = Instance::claim(directories(root.path()), false)
+            .unwrap_err()
+            .to_string();
         assert!(error.contains("pipe"), "{error}");
     }
 }

@@ -3,8 +3,6 @@
 //! Beside the groups' own directories, which clients see and containers are given, there is one that
 //! only the daemon's user can read: what is in it is believed, so its owner and mode are checked, and
 //! no link is followed. A file is replaced as a whole or not at all.
-//!
-//! Called by `daemon::groups` and `daemon::orphaned_servers`. Must not know whether a group's servers still live.
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
@@ -14,7 +12,9 @@ use protocol::limits;
 use serde_json::{Value, json};
 
 use crate::files::directories::Directories;
-use crate::files::safe_fs::{own_directory, read_own, unbelievable, write_own};
+use crate::files::error::FileError;
+use crate::files::safe_fs::{read_own, unbelievable, write_own};
+use crate::files::safe_path::own_directory;
 use crate::servers::limits::as_given;
 
 /// Longest name of a group.
@@ -131,8 +131,8 @@ impl SavedGroup {
 /// Keeps a group, in place of what was kept of it.
 ///
 /// # Errors
-/// In words, with the path.
-pub fn save(directories: &Directories, kept: &SavedGroup) -> Result<(), String> {
+/// With the path.
+pub fn save(directories: &Directories, kept: &SavedGroup) -> Result<(), FileError> {
     let folder = directories.group_state();
     own_directory(&folder, 0o700)?;
     let path = folder.join(format!("{}.json", kept.name));
@@ -142,13 +142,11 @@ pub fn save(directories: &Directories, kept: &SavedGroup) -> Result<(), String> 
 /// Forgets a group.
 ///
 /// # Errors
-/// In words, with the path.
-pub fn remove(directories: &Directories, name: &str) -> Result<(), String> {
+/// With the path.
+pub fn remove(directories: &Directories, name: &str) -> Result<(), FileError> {
     let path = directories.group_state().join(format!("{name}.json"));
     match std::fs::remove_file(&path) {
-        Err(error) if error.kind() != ErrorKind::NotFound => {
-            Err(format!("cannot remove {}: {error}", path.display()))
-        }
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(FileError::remove(&path, error)),
         _ => Ok(()),
     }
 }
@@ -156,19 +154,19 @@ pub fn remove(directories: &Directories, name: &str) -> Result<(), String> {
 /// All groups that are kept.
 ///
 /// # Errors
-/// In words, with the path, when something there cannot be believed: to go on without it would set
+/// With the path, when something there cannot be believed: to go on without it would set
 /// its clients free.
-pub fn load(directories: &Directories) -> Result<Vec<SavedGroup>, String> {
+pub fn load(directories: &Directories) -> Result<Vec<SavedGroup>, FileError> {
     let folder = directories.group_state();
     let entries = match std::fs::read_dir(&folder) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(error) => return Err(format!("cannot read {}: {error}", folder.display())),
+        Err(error) => return Err(FileError::read(&folder, error)),
         Ok(entries) => entries,
     };
     own_directory(&folder, 0o700)?;
     let mut all = Vec::new();
     for entry in entries {
-        let entry = entry.map_err(|error| format!("cannot read {}: {error}", folder.display()))?;
+        let entry = entry.map_err(|error| FileError::read(&folder, error))?;
         let path = entry.path();
         if path.extension().is_none_or(|ending| ending != "json") {
             continue;
@@ -183,7 +181,7 @@ pub fn load(directories: &Directories) -> Result<Vec<SavedGroup>, String> {
     Ok(all)
 }
 
-fn read(path: &Path) -> Result<SavedGroup, String> {
+fn read(path: &Path) -> Result<SavedGroup, FileError> {
     let text = read_own(path)?;
     text.and_then(|text| SavedGroup::from_json(&serde_json::from_str(&text).ok()?))
         .ok_or_else(|| unbelievable(path))
@@ -224,7 +222,7 @@ mod tests {
     fn what_is_kept_comes_back_and_can_be_forgotten() {
         let root = tempfile::tempdir().unwrap();
         let directories = directories(root.path());
-        assert_eq!(load(&directories), Ok(Vec::new()));
+        assert_eq!(load(&directories).unwrap(), []);
         let plain = SavedGroup {
             name: "b".into(),
             ..SavedGroup::default()
@@ -232,7 +230,7 @@ mod tests {
         save(&directories, &plain).unwrap();
         save(&directories, &some()).unwrap();
         save(&directories, &some()).unwrap();
-        assert_eq!(load(&directories), Ok(vec![some(), plain]));
+        assert_eq!(load(&directories).unwrap(), [some(), plain]);
         remove(&directories, "a-1").unwrap();
         remove(&directories, "a-1").unwrap();
         assert_eq!(load(&directories).unwrap().len(), 1);
@@ -247,7 +245,7 @@ mod tests {
         let mode = |path: &Path, mode| {
             std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
         };
-        let refused = || load(&directories).unwrap_err();
+        let refused = || load(&directories).unwrap_err().to_string();
         mode(&file, 0o620);
         assert!(refused().contains("a-1.json"));
         mode(&file, 0o600);

@@ -1,15 +1,13 @@
 //! The limits that the daemon gives to servers, and what becomes of a client's own.
 //!
 //! A client can only narrow what its server allows. Whatever does not parse is refused with a reason.
-//!
-//! Called by commands, by `admission` and where servers start. Must not know how a server enforces them.
 
 use std::collections::BTreeMap;
 
 use protocol::control_messages::{ClientFields, ListedDevice};
 use protocol::limits::{self, LimitError};
 
-use crate::files::directories::text_variable;
+use crate::files::directories::{VariableError, text_variable};
 
 /// Limits: the daemon's defaults for later servers, or one server's for its later clients.
 #[derive(Clone, Debug, PartialEq)]
@@ -144,17 +142,27 @@ pub fn limits_of(fields: &ClientFields, devices: &[ListedDevice]) -> ClientLimit
     }
 }
 
+/// Why a limit in the environment cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum SettingError {
+    /// It is no text.
+    #[error(transparent)]
+    Variable(#[from] VariableError),
+    /// It is no limit.
+    #[error(transparent)]
+    Limit(#[from] LimitError),
+}
+
 /// The limits that the environment gives, and the priority.
 ///
 /// # Errors
-/// When one does not parse, in words.
-pub fn limits_in_environment() -> Result<(ServerLimits, u32), String> {
+/// When one does not parse.
+pub fn limits_in_environment() -> Result<(ServerLimits, u32), SettingError> {
     let percentage = text_variable("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE")?;
     let memory = text_variable("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT")?;
-    let settings = ServerLimits::from_environment(percentage.as_deref(), memory.as_deref())
-        .map_err(|error| error.to_string())?;
+    let settings = ServerLimits::from_environment(percentage.as_deref(), memory.as_deref())?;
     let priority = match text_variable("CUDA_MPS_CLIENT_PRIORITY")? {
-        Some(text) => limits::priority(&text).map_err(|error| error.to_string())?,
+        Some(text) => limits::priority(&text)?,
         None => 0,
     };
     Ok((settings, priority))

@@ -1,6 +1,4 @@
 //! Server processes as the daemon knows them; nothing here acts by itself.
-//!
-//! Used by `daemon` and `commands`.
 
 pub(crate) mod limits;
 pub mod placement;

@@ -1,8 +1,5 @@
 //! How a server process is started, and how it finds what it was started with.
 //!
-//! Called by `daemon::servers`, and in the server's own process by `openmps`. Must not know why it is started, nor
-//! what it says.
-//!
 //! It gets its connection to the daemon as standard input and server.log as standard output and
 //! error, so that it needs no argument, no path and no rights to the directories, whatever user it
 //! runs as.
@@ -188,32 +185,47 @@ pub struct Underlay {
     pub lease: OwnedFd,
 }
 
+/// Why a server that is to be on the underlay is not.
+#[derive(Debug, thiserror::Error)]
+pub enum BorrowError {
+    /// The daemon is gone.
+    #[error("the daemon has not said where the underlay is: {0}")]
+    Daemon(#[source] SocketError),
+    /// There is none, as the daemon says.
+    #[error("there is no underlay: {0}")]
+    None(String),
+    /// This process has no room for the descriptor.
+    #[error("no descriptor for the underlay: {0}")]
+    Descriptor(#[source] Errno),
+    /// Something else has the number that the driver was told.
+    #[error("descriptor {UNDERLAY_DESCRIPTOR} is taken")]
+    Taken,
+}
+
 /// Waits for [`lend`], in a server that is to be on the underlay. What it gives is to be kept as long as the server
 /// uses the driver.
 ///
 /// # Errors
-/// Why there is no underlay, in words.
-pub fn borrow_underlay(daemon: &Connection) -> Result<Option<Underlay>, String> {
+/// Why there is no underlay.
+pub fn borrow_underlay(daemon: &Connection) -> Result<Option<Underlay>, BorrowError> {
     if std::env::var_os(UNDERLAY_VARIABLE).is_none() {
         return Ok(None);
     }
-    let (bytes, fds) = daemon
-        .receive()
-        .map_err(|error| format!("the daemon has not said where the underlay is: {error}"))?;
+    let (bytes, fds) = daemon.receive().map_err(BorrowError::Daemon)?;
     let text = match Packet::decode(&bytes) {
         Ok(Packet::Underlay { text }) => text,
         Ok(Packet::Shutdown { .. }) => "the server is to end".to_owned(),
         _ => "the daemon said something out of place".to_owned(),
     };
     let (true, Ok([directory, lease])) = (text.is_empty(), <[OwnedFd; 2]>::try_from(fds)) else {
-        return Err(format!("there is no underlay: {text}"));
+        return Err(BorrowError::None(text));
     };
     // The driver finds it by its number, which the environment has had from the start.
     let directory = rustix::io::fcntl_dupfd_cloexec(&directory, UNDERLAY_DESCRIPTOR)
-        .map_err(|error| format!("no descriptor for the underlay: {error}"))?;
+        .map_err(BorrowError::Descriptor)?;
     match directory.as_raw_fd() {
         UNDERLAY_DESCRIPTOR => Ok(Some(Underlay { directory, lease })),
-        _ => Err(format!("descriptor {UNDERLAY_DESCRIPTOR} is taken")),
+        _ => Err(BorrowError::Taken),
     }
 }
 

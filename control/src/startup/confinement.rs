@@ -1,6 +1,4 @@
 //! What the daemon has the kernel refuse to it, before it hears anybody.
-//!
-//! Called by `startup`. Must not know system calls: `sandbox` has the table.
 
 use sandbox::{Error, Profile, Wanted, filter_calls};
 
@@ -11,13 +9,24 @@ use crate::log::{Log, Role};
 const HELPER: &str = "the driver's helper is a set-uid program, and a filter would take its rights from it; \
                       servers filter theirs as soon as they have opened the driver";
 
+/// Why a daemon that is to be confined is not.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ConfineError {
+    /// The variable holds something else, as `sandbox` says.
+    #[error("{0}")]
+    Setting(String),
+    /// The kernel could and does not.
+    #[error("{0}; with {variable}=off the daemon starts without a filter", variable = sandbox::VARIABLE)]
+    Filter(#[from] Error),
+}
+
 /// Has the system calls of this process filtered, and those of all servers that it starts. Says in the log
 /// what came of it.
 ///
 /// # Errors
-/// In words, when the kernel could and does not.
-pub fn confine(log: &Log, host: HostProgram) -> Result<(), String> {
-    let is_wanted = sandbox::wanted()? != Wanted::Nothing;
+/// When the kernel could and does not.
+pub(super) fn confine(log: &Log, host: HostProgram) -> Result<(), ConfineError> {
+    let is_wanted = sandbox::wanted().map_err(ConfineError::Setting)? != Wanted::Nothing;
     let open = |why: &str| {
         log.line(
             Role::Control,
@@ -48,12 +57,7 @@ pub fn confine(log: &Log, host: HostProgram) -> Result<(), String> {
             );
         }
         Err(error @ Error::Missing) => open(&error.to_string()),
-        Err(error) => {
-            let variable = sandbox::VARIABLE;
-            return Err(format!(
-                "{error}; with {variable}=off the daemon starts without a filter"
-            ));
-        }
+        Err(error) => return Err(error.into()),
     }
     Ok(())
 }

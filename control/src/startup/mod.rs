@@ -3,10 +3,9 @@
 //!
 //! In the background the program runs itself again. The second process detaches, sets everything up
 //! and reports through the socket that it has as standard input; the first passes on what it says.
-//!
-//! Called by `lib` for the actions that start a daemon. Must not know what the daemon does once it runs.
 
 mod confinement;
+mod error;
 pub mod notify;
 pub(crate) mod resources;
 
@@ -14,6 +13,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode, Stdio};
 
+use error::{BackgroundError, SetUpError};
 use notify::READY_VARIABLE;
 use transport::socket::Connection;
 
@@ -37,7 +37,7 @@ pub fn daemon(options: Options, host: HostProgram) -> ExitCode {
                 notify::tell("READY=1\nSTATUS=Serving");
                 daemon.run()
             }
-            Err(line) => fail(&line),
+            Err(error) => fail(&error),
         };
     }
     if std::env::var_os(READY_VARIABLE).is_some() {
@@ -45,28 +45,27 @@ pub fn daemon(options: Options, host: HostProgram) -> ExitCode {
     }
     match start_background(options) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(line) => fail(&line),
+        Err(error) => fail(&error),
     }
 }
 
-fn fail(line: &str) -> ExitCode {
-    eprintln!("{line}");
+fn fail(error: &dyn std::error::Error) -> ExitCode {
+    eprintln!("{error}");
     ExitCode::FAILURE
 }
 
-fn set_up(options: Options, host: HostProgram) -> Result<Daemon, String> {
+fn set_up(options: Options, host: HostProgram) -> Result<Daemon, SetUpError> {
     let directories = Directories::from_environment()?;
     let _ = rustix::thread::set_name(c"nvidia-cuda-mps");
     resources::provide()?;
     let instance = Instance::claim(directories, options.foreground)?;
     confinement::confine(&instance.control_log, host)?;
-    Daemon::new(instance, options, host)
+    Ok(Daemon::new(instance, options, host)?)
 }
 
 /// The process that was asked for a daemon.
-fn start_background(options: Options) -> Result<(), String> {
-    let failed = |error: &dyn std::fmt::Display| format!("cannot start the daemon: {error}");
-    let (ours, theirs) = Connection::pair().map_err(|error| failed(&error))?;
+fn start_background(options: Options) -> Result<(), BackgroundError> {
+    let (ours, theirs) = Connection::pair().map_err(BackgroundError::Connection)?;
     let mut command = Command::new("/proc/self/exe");
     command
         .arg0(DAEMON_NAME)
@@ -99,18 +98,19 @@ fn start_background(options: Options) -> Result<(), String> {
     if let Some(page) = options.page {
         command.arg(format!("{PAGE_PROCESS}{page}"));
     }
-    let mut child = command.spawn().map_err(|error| failed(&error))?;
+    let mut child = command.spawn()?;
     // The command holds the other end too; the child's death must end the connection.
     drop(command);
     match ours.receive() {
         Ok((bytes, _)) if bytes == READY => Ok(()),
         Ok((bytes, _)) => {
             let _ = child.wait();
-            Err(String::from_utf8_lossy(&bytes).into_owned())
+            let why = String::from_utf8_lossy(&bytes).into_owned();
+            Err(BackgroundError::Refused(why))
         }
         Err(_) => {
-            let ended = child.wait().map_err(|error| failed(&error))?;
-            Err(failed(&format!("it ended early, {ended}")))
+            let ended = child.wait()?;
+            Err(BackgroundError::Ended(ended))
         }
     }
 }
@@ -122,11 +122,11 @@ fn background(options: Options, host: HostProgram) -> ExitCode {
     };
     let parent = Connection::from_fd(stdin);
     let detached = rustix::process::setsid()
-        .map_err(|error| format!("cannot detach from the terminal: {error}"))
+        .map_err(SetUpError::Detach)
         .and_then(|_| set_up(options, host))
         .and_then(|daemon| {
             // Hold no directory busy.
-            rustix::process::chdir("/").map_err(|error| format!("cannot leave for /: {error}"))?;
+            rustix::process::chdir("/").map_err(SetUpError::WorkingDirectory)?;
             Ok(daemon)
         });
     match detached {
@@ -136,8 +136,8 @@ fn background(options: Options, host: HostProgram) -> ExitCode {
             notify::tell("READY=1\nSTATUS=Serving");
             daemon.run()
         }
-        Err(line) => {
-            let _ = parent.send(line.as_bytes(), &[]);
+        Err(error) => {
+            let _ = parent.send(error.to_string().as_bytes(), &[]);
             ExitCode::FAILURE
         }
     }

@@ -1,8 +1,5 @@
 //! What the kernel lets this process, and so the servers that it starts, have. Limits are raised as far as that is
 //! allowed. Too little is said when the daemon starts, and not left for each client to find out.
-//!
-//! Called by `startup`, and by `servers::process` in a server. Must not know what a client needs, only what an
-//! arena takes.
 
 use std::sync::Arc;
 
@@ -38,11 +35,33 @@ const NEEDED: [Needed; 2] = [
     },
 ];
 
+/// Why no client could be served with what this process may have.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ResourceError {
+    #[error(
+        "no client can be served: the system limits {what}, to {most} bytes, and a client needs {bytes}; \
+         `{shell} unlimited` in a shell or `{service}=infinity` in a service lifts that"
+    )]
+    TooLittle {
+        what: &'static str,
+        /// Bytes that there may be.
+        most: u64,
+        /// Bytes that a client takes.
+        bytes: u64,
+        /// What lifts the limit in a shell.
+        shell: &'static str,
+        /// The same for a service manager.
+        service: &'static str,
+    },
+    #[error("cannot handle signal {SIGXFSZ}: {0}")]
+    Signal(#[from] std::io::Error),
+}
+
 /// Has this process get as much as it may, and looks whether that is enough for a client.
 ///
 /// # Errors
-/// In words, with what to do.
-pub(crate) fn provide() -> Result<(), String> {
+/// With what to do.
+pub(super) fn provide() -> Result<(), ResourceError> {
     transport::socket::raise_descriptor_limit();
     for needed in &NEEDED {
         let maximum = getrlimit(needed.resource).maximum;
@@ -54,19 +73,21 @@ pub(crate) fn provide() -> Result<(), String> {
         let _ = setrlimit(needed.resource, all);
         is_enough(needed, getrlimit(needed.resource).current)?;
     }
-    let ignored = survive_full_files();
-    ignored.map_err(|error| format!("cannot handle signal {SIGXFSZ}: {error}"))
+    Ok(survive_full_files()?)
 }
 
 /// Looks at a limit; none is enough.
-fn is_enough(needed: &Needed, most: Option<u64>) -> Result<(), String> {
-    let Needed { bytes, what, .. } = needed;
+fn is_enough(needed: &Needed, most: Option<u64>) -> Result<(), ResourceError> {
+    let &Needed { bytes, what, .. } = needed;
     let [shell, service] = needed.limits;
     match most {
-        Some(most) if most < *bytes => Err(format!(
-            "no client can be served: the system limits {what}, to {most} bytes, and a client needs {bytes}; \
-             `{shell} unlimited` in a shell or `{service}=infinity` in a service lifts that"
-        )),
+        Some(most) if most < bytes => Err(ResourceError::TooLittle {
+            what,
+            most,
+            bytes,
+            shell,
+            service,
+        }),
         _ => Ok(()),
     }
 }
@@ -85,10 +106,10 @@ mod tests {
     fn a_limit_that_leaves_room_for_no_client_is_named_with_what_lifts_it() {
         for needed in &NEEDED {
             for most in [None, Some(u64::MAX), Some(needed.bytes)] {
-                assert_eq!(is_enough(needed, most), Ok(()));
+                is_enough(needed, most).unwrap();
             }
             for most in [0, 1 << 20, needed.bytes - 1] {
-                let said = is_enough(needed, Some(most)).unwrap_err();
+                let said = is_enough(needed, Some(most)).unwrap_err().to_string();
                 for word in [&most.to_string(), needed.limits[0], needed.limits[1]] {
                     assert!(said.contains(word), "{said}");
                 }

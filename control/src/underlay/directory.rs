@@ -4,8 +4,6 @@
 //! `/proc/net/unix` tells every user their path, so that no name is secret: what keeps programs out is a directory
 //! above them that is the daemon's user's alone. Servers of other users get a descriptor of the one below it instead
 //! of a path. Nothing of it lies in the pipe directory, which containers are given, whose root may be the machine's.
-//!
-//! Called by `underlay` and `daemon::underlay`. Must not know NVIDIA's protocol.
 
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -13,10 +11,10 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Mode, OFlags};
 use transport::socket::PATH_MAX;
 
-use crate::files::safe_fs;
-
-/// Names the directory in which those of underlays are made.
-pub(super) const VARIABLE: &str = "OPENMPS_UNDERLAY_DIRECTORY";
+use super::error::{DirectoryError, MakeError};
+use super::variables::DIRECTORY_VARIABLE;
+use crate::files::error::FileError;
+use crate::files::safe_path::{own_directory, own_directory_in_safe_place};
 
 /// The longest name of a socket that NVIDIA's makes.
 const LONGEST_SOCKET: &str = "/control_privileged";
@@ -38,37 +36,40 @@ impl UnderlayDirectory {
     /// Makes the directories.
     ///
     /// # Errors
-    /// In words, with the path.
-    pub(crate) fn make() -> Result<Self, String> {
+    /// With the path.
+    pub(crate) fn make() -> Result<Self, DirectoryError> {
         Self::make_in(&base()?)
     }
 
-    fn make_in(base: &Path) -> Result<Self, String> {
-        let advice = |why: String| format!("{why}; {VARIABLE} names another directory for it");
-        let base = safe_fs::own_directory_in_safe_place(base, 0o700).map_err(advice)?;
-        let whole = anew_in(&base).map_err(advice)?;
+    fn make_in(base: &Path) -> Result<Self, DirectoryError> {
+        let in_base = |error: FileError| DirectoryError::Make(error.into());
+        let base = own_directory_in_safe_place(base, 0o700).map_err(in_base)?;
+        let whole = anew_in(&base).map_err(DirectoryError::Make)?;
         let made = Self::fill(whole.clone());
         if made.is_err() {
             let _ = std::fs::remove_dir_all(&whole);
         }
-        made.map_err(advice)
+        made.map_err(DirectoryError::Make)
     }
 
-    fn fill(whole: PathBuf) -> Result<Self, String> {
+    fn fill(whole: PathBuf) -> Result<Self, MakeError> {
         let (pipe, log) = (whole.join("pipe"), whole.join("log"));
         let longest = pipe.as_os_str().len() + LONGEST_SOCKET.len();
         if longest > PATH_MAX {
-            return Err(format!(
-                "{}: sockets in it would have paths of {longest} bytes, and {PATH_MAX} is the most",
-                pipe.display()
-            ));
+            return Err(MakeError::PathTooLong {
+                path: pipe,
+                longest,
+            });
         }
         // Searched by servers of other users.
-        safe_fs::own_directory(&pipe, 0o711)?;
-        safe_fs::own_directory(&log, 0o700)?;
+        own_directory(&pipe, 0o711)?;
+        own_directory(&log, 0o700)?;
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let directory = rustix::fs::open(&pipe, flags, Mode::empty())
-            .map_err(|error| format!("cannot open {}: {error}", pipe.display()))?;
+        let directory =
+            rustix::fs::open(&pipe, flags, Mode::empty()).map_err(|source| MakeError::Open {
+                path: pipe.clone(),
+                source,
+            })?;
         Ok(Self {
             whole,
             pipe,
@@ -79,15 +80,12 @@ impl UnderlayDirectory {
 }
 
 /// The directory in which those of underlays are made: where nothing is left after a start of the machine.
-fn base() -> Result<PathBuf, String> {
+fn base() -> Result<PathBuf, DirectoryError> {
     let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty());
-    if let Some(named) = variable(VARIABLE).map(PathBuf::from) {
+    if let Some(named) = variable(DIRECTORY_VARIABLE).map(PathBuf::from) {
         return match named.is_absolute() {
             true => Ok(named),
-            false => Err(format!(
-                "{VARIABLE}={} is no absolute path",
-                named.display()
-            )),
+            false => Err(DirectoryError::NotAbsolute(named)),
         };
     }
     let user = rustix::process::geteuid();
@@ -103,16 +101,16 @@ fn base() -> Result<PathBuf, String> {
 }
 
 /// A directory that was not there before: daemons of several pid namespaces may have the same number.
-fn anew_in(base: &Path) -> Result<PathBuf, String> {
+fn anew_in(base: &Path) -> Result<PathBuf, MakeError> {
     let own = std::process::id();
     for number in 1..=u32::from(u16::MAX) {
         let path = base.join(format!("{own}-{number}"));
         if !path.exists() {
-            safe_fs::own_directory(&path, 0o700)?;
+            own_directory(&path, 0o700)?;
             return Ok(path);
         }
     }
-    Err(format!("{} is full", base.display()))
+    Err(MakeError::Full(base.to_owned()))
 }
 
 #[cfg(test)]
@@ -141,8 +139,11 @@ mod tests {
     fn a_path_that_is_too_long_for_sockets_is_said_and_leaves_nothing() {
         let root = tempfile::tempdir().unwrap();
         let base = root.path().join("x".repeat(90));
-        let told = UnderlayDirectory::make_in(&base).unwrap_err();
-        assert!(told.contains("107") && told.contains(VARIABLE), "{told}");
+        let told = UnderlayDirectory::make_in(&base).unwrap_err().to_string();
+        assert!(
+            told.contains("107") && told.contains(DIRECTORY_VARIABLE),
+            "{told}"
+        );
         assert_eq!(std::fs::read_dir(&base).unwrap().count(), 0);
     }
 }

@@ -1,8 +1,6 @@
 //! The underlay: NVIDIA's own MPS, run privately beneath our servers, so that those of several users, groups or isolated
 //! clients overlap on a GPU instead of being time-sliced.
 //!
-//! Kept by the daemon, called by `daemon::underlay`. Must not know clients: servers alone are on it.
-//!
 //! It is started when the first server is, in directories of its own that no program comes to (`directory`), by a process that may wait
 //! for it (`supervisor`), and ends with the last of those who use it. A server that is to be on it waits for the
 //! daemon's word before it opens the driver. With `auto`, a server that does not get ready on it is started again without, and
@@ -12,9 +10,11 @@
 //! one server may have several contexts on it.
 
 mod directory;
+mod error;
 mod mode;
 mod program;
 mod supervisor;
+mod variables;
 
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
@@ -29,9 +29,12 @@ use crate::host::HostProgram;
 use crate::servers::process::{self};
 
 pub(crate) use directory::UnderlayDirectory;
+pub(crate) use error::StartError;
+pub use error::{NoProgram, UnderlayError};
 pub use mode::Mode;
 pub(crate) use supervisor::SupervisorMessage;
 pub use supervisor::main as supervise;
+pub(crate) use variables::{CONNECTIONS_VARIABLE, MOST_CONNECTIONS};
 
 /// How long a server may take until it is ready on the underlay: NVIDIA's is known to hang in its clients' cuInit.
 pub(crate) const READY_WITHIN: Duration = Duration::from_secs(30);
@@ -43,17 +46,11 @@ pub(crate) const ENDS_WITHIN: Duration = Duration::from_secs(15);
 pub(crate) const FAILURES: usize = 3;
 pub(crate) const FAILURES_WITHIN: Duration = Duration::from_secs(600);
 
-/// The hardware queues that a context can have.
-pub(crate) const MOST_CONNECTIONS: u32 = 32;
-
-/// Names how many of them each server on the underlay has.
-pub(crate) const CONNECTIONS_VARIABLE: &str = "OPENMPS_UNDERLAY_CONNECTIONS";
-
 /// NVIDIA's program that an underlay would be, on this machine and for this user.
 ///
 /// # Errors
-/// Why there is none, in words.
-pub fn program() -> Result<PathBuf, String> {
+/// Why there is none.
+pub fn program() -> Result<PathBuf, NoProgram> {
     program::find()
 }
 
@@ -90,20 +87,18 @@ impl Underlay {
     /// As it was asked for. Gives a line for the log.
     ///
     /// # Errors
-    /// In words, when it must be had and cannot.
+    /// When it must be had and cannot, or a variable cannot be read.
     pub(crate) fn new(
         option: Option<Mode>,
         host: HostProgram,
-    ) -> Result<(Self, Option<String>), String> {
+    ) -> Result<(Self, Option<String>), UnderlayError> {
         let mode = Mode::asked(option)?;
         if let Some(text) = text_variable(CONNECTIONS_VARIABLE)?
             && !text
                 .parse()
                 .is_ok_and(|count| (1..=MOST_CONNECTIONS).contains(&count))
         {
-            return Err(format!(
-                "{CONNECTIONS_VARIABLE}={text} is no number from 1 to {MOST_CONNECTIONS}"
-            ));
+            return Err(UnderlayError::Connections(text));
         }
         let mut underlay = Self {
             mode,
@@ -114,7 +109,7 @@ impl Underlay {
         }
         let found = match (host.drives_hardware)() {
             true => program(),
-            false => Err("servers here run on the software GPU".to_owned()),
+            false => Err(NoProgram::SoftwareGpu),
         };
         let line = match found {
             Ok(program) => {
@@ -128,11 +123,11 @@ impl Underlay {
                 line
             }
             Err(why) if mode == Mode::NvidiaMps => {
-                return Err(format!("--underlay=nvidia-mps: {why}"));
+                return Err(UnderlayError::Required(why));
             }
             Err(why) => {
                 let line = format!("No underlay, servers start without: {why}");
-                underlay.why_not = Some(why);
+                underlay.why_not = Some(why.to_string());
                 line
             }
         };
@@ -165,7 +160,7 @@ impl Underlay {
     }
 
     /// Gives up the present run: later servers get another, and it ends when those on it have.
-    pub(crate) fn leave(&mut self) {
+    pub(crate) fn abandon_run(&mut self) {
         if let Some(mut run) = self.run.take() {
             run.lent = None;
             run.deadline = None;
@@ -175,7 +170,7 @@ impl Underlay {
 
     /// Has everything end. Whether it has.
     pub(crate) fn is_over(&mut self) -> bool {
-        self.leave();
+        self.abandon_run();
         let deadline = Instant::now() + ENDS_WITHIN;
         for run in &mut self.former {
             run.deadline.get_or_insert(deadline);

@@ -1,7 +1,6 @@
 //! What an operator asks for.
-//!
-//! Read from the command line and the environment; asked by `underlay`. Must not know whether it can be had.
 
+use super::error::UnderlayError;
 use crate::files::directories::text_variable;
 
 /// What runs beneath servers.
@@ -41,11 +40,13 @@ impl Mode {
     ///
     /// # Errors
     /// Which modes there are.
-    pub fn asked(option: Option<Self>) -> Result<Self, String> {
+    pub fn asked(option: Option<Self>) -> Result<Self, UnderlayError> {
         match (option, text_variable("OPENMPS_UNDERLAY")?) {
             (Some(mode), _) => Ok(mode),
-            (None, Some(text)) => Self::named(&text)
-                .ok_or_else(|| format!("OPENMPS_UNDERLAY={text} is none of {}", Self::NAMES)),
+            (None, Some(text)) => Self::named(&text).ok_or(UnderlayError::Mode {
+                text,
+                names: Self::NAMES,
+            }),
             (None, None) => Ok(Self::default()),
         }
     }

@@ -2,18 +2,13 @@
 //!
 //! It runs with the daemon's rights, so it is looked for where only root installs, or is what the operator named;
 //! never on a PATH. Ours has the same name and may lie in the same places.
-//!
-//! Called by `underlay`. Must not run what it finds.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use crate::files::safe_fs;
-
-/// Names the program to be run, by an absolute path.
-pub(super) const VARIABLE: &str = "OPENMPS_NVIDIA_MPS";
-
-const NAME: &str = "nvidia-cuda-mps-control";
+use super::error::NoProgram;
+use super::variables::{PROGRAM, PROGRAM_VARIABLE};
+use crate::files::safe_path::trusted_program;
 
 /// Where NVIDIA's installer, distributions and container runtimes put it.
 const FOLDERS: [&str; 5] = [
@@ -27,39 +22,39 @@ const FOLDERS: [&str; 5] = [
 /// The program, by its path without links.
 ///
 /// # Errors
-/// Why there is none that may be run, in words.
-pub(super) fn find() -> Result<PathBuf, String> {
-    match std::env::var_os(VARIABLE).filter(|path| !path.is_empty()) {
+/// Why there is none that may be run.
+pub(super) fn find() -> Result<PathBuf, NoProgram> {
+    match std::env::var_os(PROGRAM_VARIABLE).filter(|path| !path.is_empty()) {
         Some(path) => named(Path::new(&path)),
         None => first_in(FOLDERS.iter().map(Path::new)),
     }
 }
 
-fn named(path: &Path) -> Result<PathBuf, String> {
-    let found = safe_fs::trusted_program(path).map_err(|why| format!("{VARIABLE}: {why}"))?;
+fn named(path: &Path) -> Result<PathBuf, NoProgram> {
+    let found = trusted_program(path).map_err(NoProgram::Named)?;
     match is_this_program(&found) {
-        true => Err(format!("{VARIABLE}: {} is OpenMPS' own", path.display())),
+        true => Err(NoProgram::Ours(path.to_owned())),
         false => Ok(found),
     }
 }
 
-fn first_in<'a>(folders: impl Iterator<Item = &'a Path> + Clone) -> Result<PathBuf, String> {
-    let there = folders.clone().map(|folder| folder.join(NAME));
+fn first_in<'a>(folders: impl Iterator<Item = &'a Path> + Clone) -> Result<PathBuf, NoProgram> {
+    let there = folders.clone().map(|folder| folder.join(PROGRAM));
     let there = there.filter(|path| path.exists() && !is_this_program(path));
     let mut refused = None;
     for path in there {
-        match safe_fs::trusted_program(&path) {
+        match trusted_program(&path) {
             Ok(found) => return Ok(found),
             Err(why) => refused = refused.or(Some(why)),
         }
     }
-    Err(refused.unwrap_or_else(|| {
-        let folders: Vec<_> = folders.map(|folder| folder.display().to_string()).collect();
-        format!(
-            "there is no {NAME} of NVIDIA's in {}; {VARIABLE} names one elsewhere",
-            folders.join(", ")
-        )
-    }))
+    Err(refused.map_or_else(
+        || {
+            let folders: Vec<_> = folders.map(|folder| folder.display().to_string()).collect();
+            NoProgram::NotFound(folders.join(", "))
+        },
+        NoProgram::Refused,
+    ))
 }
 
 /// Whether a path leads to the file that this process runs, by whatever name.
@@ -84,29 +79,36 @@ mod tests {
         let folders = ["a", "b", "c", "d"].map(|name| root.path().join(name));
         let make = |folder: &Path, mode| {
             std::fs::create_dir(folder).unwrap();
-            std::fs::write(folder.join(NAME), "").unwrap();
+            std::fs::write(folder.join(PROGRAM), "").unwrap();
             let mode = std::fs::Permissions::from_mode(mode);
-            std::fs::set_permissions(folder.join(NAME), mode).unwrap();
+            std::fs::set_permissions(folder.join(PROGRAM), mode).unwrap();
         };
         let first = || first_in(folders.iter().map(PathBuf::as_path));
-        let none = first().unwrap_err();
-        assert!(none.contains(VARIABLE) && none.contains("/d"), "{none}");
+        let none = first().unwrap_err().to_string();
+        assert!(
+            none.contains(PROGRAM_VARIABLE) && none.contains("/d"),
+            "{none}"
+        );
         std::fs::create_dir(&folders[0]).unwrap();
-        symlink("/proc/self/exe", folders[0].join(NAME)).unwrap();
-        assert_eq!(first(), Err(none), "ours is passed over");
+        symlink("/proc/self/exe", folders[0].join(PROGRAM)).unwrap();
+        assert_eq!(
+            first().unwrap_err().to_string(),
+            none,
+            "ours is passed over"
+        );
         make(&folders[2], 0o757);
-        let refused = first().unwrap_err();
+        let refused = first().unwrap_err().to_string();
         assert!(refused.contains("every user may write to it"), "{refused}");
         make(&folders[3], 0o755);
-        let found = folders[3].join(NAME).canonicalize().unwrap();
-        assert_eq!(first(), Ok(found));
+        let found = folders[3].join(PROGRAM).canonicalize().unwrap();
+        assert_eq!(first().unwrap(), found);
     }
 
     #[test]
     fn ours_is_refused_by_name() {
         let own = std::env::current_exe().unwrap();
-        let told = named(&own).unwrap_err();
+        let told = named(&own).unwrap_err().to_string();
         // As in a folder that every user may write to.
-        assert!(told.starts_with(VARIABLE), "{told}");
+        assert!(told.starts_with(PROGRAM_VARIABLE), "{told}");
     }
 }

@@ -5,8 +5,6 @@
 //! input is a pipe whose other end the daemon and all servers on the underlay hold: it ends when the last of them is gone,
 //! however they went, so that servers of a killed daemon serve their clients to the end. Its standard output is
 //! a connection to the daemon, which is told how it goes.
-//!
-//! Started by `underlay` as a process of its own. Must not know servers or clients.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -39,6 +37,45 @@ const LOOK: Duration = Duration::from_millis(10);
 
 /// Bytes of NVIDIA's logs that are told of a failure.
 const TAIL: usize = 600;
+
+/// Why NVIDIA's control daemon does not serve, as the daemon is told in [`SupervisorMessage::Down`].
+#[derive(Debug, thiserror::Error)]
+enum ServeError {
+    /// The program does not say what it is.
+    #[error("{} -v: {source}", program.display())]
+    Version {
+        program: PathBuf,
+        source: CommandError,
+    },
+    /// It would be started beneath itself.
+    #[error("{} is OpenMPS' own, not NVIDIA's", .0.display())]
+    Ours(PathBuf),
+    #[error("{} cannot be started: {source}", program.display())]
+    Start {
+        program: PathBuf,
+        source: std::io::Error,
+    },
+    #[error("its control daemon ended at once, {status}{logs}")]
+    Ended { status: ExitStatus, logs: String },
+    #[error("its control daemon does not answer within {ANSWERS_WITHIN:?}{logs}")]
+    Silent { logs: String },
+    /// The last of those who hold the lease has gone.
+    #[error("nobody needs it any more")]
+    NotNeeded,
+}
+
+/// Why a command to NVIDIA's program gave nothing.
+#[derive(Debug, thiserror::Error)]
+enum CommandError {
+    #[error(transparent)]
+    Input(#[from] std::io::Error),
+    #[error("it cannot be run: {0}")]
+    Run(#[source] std::io::Error),
+    #[error("it does not end within {COMMAND_WITHIN:?}")]
+    Hangs,
+    #[error("{status}: {printed}")]
+    Failed { status: ExitStatus, printed: String },
+}
 
 /// What the supervisor tells the daemon.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -145,33 +182,36 @@ impl Supervisor {
     fn run(&mut self, options: &[OsString]) -> bool {
         let word = match self.start(options) {
             Ok(word) => word,
-            Err(why) => {
-                self.tell(&SupervisorMessage::Down { why });
+            Err(error) => {
+                let why = error.to_string();
+                self.send(&SupervisorMessage::Down { why });
                 return false;
             }
         };
-        self.tell(&word);
+        self.send(&word);
         let Some(ended) = self.watch() else {
             return true;
         };
         // Its server may go on without it, and those who are its clients.
         let why = format!("its control daemon has ended, {ended}{}", self.tail());
-        self.tell(&SupervisorMessage::Down { why });
+        self.send(&SupervisorMessage::Down { why });
         wait(&self.lease, None, None);
         false
     }
 
-    fn tell(&self, word: &SupervisorMessage) {
+    fn send(&self, word: &SupervisorMessage) {
         // A daemon that is gone need not know.
         let _ = self.daemon.try_send(&word.encode(), &[]);
     }
 
     /// Starts NVIDIA's control daemon and waits until it answers.
-    fn start(&mut self, options: &[OsString]) -> Result<SupervisorMessage, String> {
+    fn start(&mut self, options: &[OsString]) -> Result<SupervisorMessage, ServeError> {
         let version = self.version()?;
-        let shown = self.program.display();
-        let failed = |error: &dyn std::fmt::Display| format!("{shown} cannot be started: {error}");
-        let errors = File::create(self.log("stderr")).map_err(|error| failed(&error))?;
+        let failed = |source| ServeError::Start {
+            program: self.program.clone(),
+            source,
+        };
+        let errors = File::create(self.log("stderr")).map_err(failed)?;
         let control = Command::new(&self.program)
             .args(options)
             // Some of its versions end at the end of their standard input.
@@ -179,14 +219,16 @@ impl Supervisor {
             .stdout(Stdio::null())
             .stderr(errors)
             .spawn()
-            .map_err(|error| failed(&error))?;
+            .map_err(failed)?;
         let pid = control.id();
         let control = self.control.insert(control);
         let deadline = Instant::now() + ANSWERS_WITHIN;
         loop {
             if let Ok(Some(ended)) = control.try_wait() {
-                let told = tail(&self.whole);
-                return Err(format!("its control daemon ended at once, {ended}{told}"));
+                return Err(ServeError::Ended {
+                    status: ended,
+                    logs: tail(&self.whole),
+                });
             }
             let socket = self.whole.join("pipe/control");
             let answers = socket.exists()
@@ -195,25 +237,26 @@ impl Supervisor {
                 return Ok(SupervisorMessage::Up { pid, version });
             }
             if Instant::now() >= deadline {
-                let told = tail(&self.whole);
-                return Err(format!(
-                    "its control daemon does not answer within {ANSWERS_WITHIN:?}{told}"
-                ));
+                let logs = tail(&self.whole);
+                return Err(ServeError::Silent { logs });
             }
             if wait(&self.lease, None, Some(LOOK)) {
-                return Err("nobody needs it any more".to_owned());
+                return Err(ServeError::NotNeeded);
             }
         }
     }
 
     /// What the program says that it is.
-    fn version(&self) -> Result<String, String> {
-        let shown = self.program.display();
+    fn version(&self) -> Result<String, ServeError> {
         let mut command = Command::new(&self.program);
-        let said = bounded(command.arg("-v").stdin(Stdio::null()))
-            .map_err(|why| format!("{shown} -v: {why}"))?;
+        let said = bounded(command.arg("-v").stdin(Stdio::null())).map_err(|source| {
+            ServeError::Version {
+                program: self.program.clone(),
+                source,
+            }
+        })?;
         if said.contains("OpenMPS") {
-            return Err(format!("{shown} is OpenMPS' own, not NVIDIA's"));
+            return Err(ServeError::Ours(self.program.clone()));
         }
         let (_, version) = said.split_once("Binary version:").unwrap_or_default();
         let version = version.split_whitespace().next().unwrap_or_default();
@@ -308,26 +351,25 @@ fn tail(whole: &Path) -> String {
 }
 
 /// Gives NVIDIA's control daemon a command.
-fn ask(program: &Path, command: &str) -> Result<String, String> {
-    let (reader, mut writer) = std::io::pipe().map_err(|error| error.to_string())?;
+fn ask(program: &Path, command: &str) -> Result<String, CommandError> {
+    let (reader, mut writer) = std::io::pipe()?;
     // It fits into the pipe.
-    let written = writer.write_all(format!("{command}\n").as_bytes());
-    written.map_err(|error| error.to_string())?;
+    writer.write_all(format!("{command}\n").as_bytes())?;
     drop(writer);
     bounded(Command::new(program).stdin(reader))
 }
 
 /// Runs a command that may hang, and gives what it printed if it ended well.
-fn bounded(command: &mut Command) -> Result<String, String> {
+fn bounded(command: &mut Command) -> Result<String, CommandError> {
     let mut child = command
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
         .spawn()
-        .map_err(|error| format!("it cannot be run: {error}"))?;
+        .map_err(CommandError::Run)?;
     let Some(ended) = ended_within(&mut child, COMMAND_WITHIN) else {
         let _ = child.kill();
         let _ = child.wait();
-        return Err(format!("it does not end within {COMMAND_WITHIN:?}"));
+        return Err(CommandError::Hangs);
     };
     let mut said = vec![0; 4096];
     let mut length = 0;
@@ -340,7 +382,10 @@ fn bounded(command: &mut Command) -> Result<String, String> {
     let said = String::from_utf8_lossy(&said[..length]).into_owned();
     match ended.success() {
         true => Ok(said),
-        false => Err(format!("{ended}: {}", said.trim())),
+        false => Err(CommandError::Failed {
+            status: ended,
+            printed: said.trim().to_owned(),
+        }),
     }
 }
 
@@ -427,11 +472,12 @@ mod tests {
     #[test]
     fn a_command_that_fails_or_hangs_is_told() {
         let run = |line: &str| bounded(Command::new("sh").args(["-c", line]).stdin(Stdio::null()));
-        assert_eq!(run("echo 100.0"), Ok("100.0\n".to_owned()));
-        assert!(run("echo gone; exit 3").unwrap_err().contains("gone"));
-        assert!(run("exec sleep 60").unwrap_err().contains("does not end"));
+        assert_eq!(run("echo 100.0").unwrap(), "100.0\n");
+        let failed = run("echo gone; exit 3").unwrap_err().to_string();
+        assert!(failed.contains("gone"), "{failed}");
+        assert!(matches!(run("exec sleep 60"), Err(CommandError::Hangs)));
         // What it left behind may keep its output.
-        assert_eq!(run("echo done; sleep 5 &"), Ok("done\n".to_owned()));
+        assert_eq!(run("echo done; sleep 5 &").unwrap(), "done\n");
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Compute modes, set while a daemon runs and given back afterwards.
 
-use control::compute_mode::{DEFAULT, DeviceModes, EXCLUSIVE_PROCESS, SoftwareModes};
+use control::compute_mode::{DEFAULT, DeviceModes, EXCLUSIVE_PROCESS, ModeError, SoftwareModes};
 use rustix::process::Signal;
 
 use crate::harness::{Rig, kill, runs, until};
@@ -14,7 +14,7 @@ const GPU: &str = "0";
 
 /// How the daemon of these tests reaches a device.
 #[allow(clippy::unnecessary_wraps, reason = "it is what a daemon takes")]
-pub fn open() -> Result<Option<Box<dyn DeviceModes>>, String> {
+pub fn open() -> Result<Option<Box<dyn DeviceModes>>, ModeError> {
     Ok(Some(Box::new(SoftwareModes::new(vec![0]))))
 }
 

@@ -19,6 +19,68 @@ const SUCCESS: c_int = 0;
 /// NVML_ERROR_NO_PERMISSION
 const NO_PERMISSION: c_int = 4;
 
+/// Why compute modes cannot be known or set through the library.
+#[derive(Debug, thiserror::Error)]
+pub enum NvmlError {
+    /// A relative path means something else in each directory.
+    #[error("{}: it is no absolute path", .0.display())]
+    NotAbsolute(PathBuf),
+    /// It would ask the very daemon that opens it.
+    #[error("{}: it is OpenMPS's own library, which knows no more than the daemon", .0.display())]
+    Ours(PathBuf),
+    /// The file cannot be read.
+    #[error("{}: {source}", path.display())]
+    Read {
+        /// The library.
+        path: PathBuf,
+        /// What the system says.
+        source: std::io::Error,
+    },
+    /// The loader refuses it, or it lacks a function.
+    #[error("{}: {source}", path.display())]
+    Load {
+        /// The library.
+        path: PathBuf,
+        /// What the loader says.
+        source: libloading::Error,
+    },
+    /// It does not begin.
+    #[error("{}: {source}", path.display())]
+    Init {
+        /// The library.
+        path: PathBuf,
+        /// What the library says.
+        source: Refusal,
+    },
+    /// It refuses a call.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    /// It knows of no such device.
+    #[error("there is no device {0}")]
+    NoDevice(String),
+}
+
+/// An error code of the library's, in its words.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{text}{}", self.advice())]
+pub struct Refusal {
+    /// nvmlReturn_t.
+    pub code: c_int,
+    text: String,
+}
+
+impl Refusal {
+    const fn advice(&self) -> &'static str {
+        match self.code {
+            // It is not for being root that the driver asks.
+            NO_PERMISSION => {
+                ": it takes CAP_SYS_ADMIN, which root has unless a container or a service takes it away"
+            }
+            _ => "",
+        }
+    }
+}
+
 /// Bytes that a UUID takes with its end, at most.
 const UUID_BYTES: usize = 96;
 
@@ -52,8 +114,8 @@ impl Nvml {
     /// none.
     ///
     /// # Errors
-    /// When there is one that does not work, or none where the variable says, in words.
-    pub fn open() -> Result<Option<Self>, String> {
+    /// When there is one that does not work, or none where the variable says.
+    pub fn open() -> Result<Option<Self>, NvmlError> {
         if let Some(path) = locate::named_by(VARIABLE) {
             return Self::open_at(&path).map(Some);
         }
@@ -67,26 +129,30 @@ impl Nvml {
     /// Opens the library at an absolute path.
     ///
     /// # Errors
-    /// When it does not work, in words.
-    pub fn open_at(path: &Path) -> Result<Self, String> {
-        let failed = |error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
+    /// When it does not work.
+    pub fn open_at(path: &Path) -> Result<Self, NvmlError> {
+        let not_loaded = |source| NvmlError::Load {
+            path: path.to_owned(),
+            source,
+        };
         if !path.is_absolute() {
-            return Err(failed(&"it is no absolute path"));
+            return Err(NvmlError::NotAbsolute(path.to_owned()));
         }
-        if locate::is_ours(path).map_err(|error| failed(&error))? {
-            return Err(failed(
-                &"it is OpenMPS's own library, which knows no more than the daemon",
-            ));
+        let is_ours = locate::is_ours(path).map_err(|source| NvmlError::Read {
+            path: path.to_owned(),
+            source,
+        })?;
+        if is_ours {
+            return Err(NvmlError::Ours(path.to_owned()));
         }
         // SAFETY: running a library's constructors is what loading it means; that it is NVIDIA's is
         // what whoever installed it at this place says.
-        let library = unsafe { Library::open(Some(path), RTLD_NOW | RTLD_LOCAL) }
-            .map_err(|error| failed(&error))?;
+        let library =
+            unsafe { Library::open(Some(path), RTLD_NOW | RTLD_LOCAL) }.map_err(not_loaded)?;
         macro_rules! function {
             ($name:literal) => {
                 // SAFETY: the type at the field is the one that NVIDIA's manual gives for the name.
-                *unsafe { library.get(concat!($name, "\0").as_bytes()) }
-                    .map_err(|error| failed(&error))?
+                *unsafe { library.get(concat!($name, "\0").as_bytes()) }.map_err(not_loaded)?
             };
         }
         let init: unsafe extern "C" fn() -> c_int = function!("nvmlInit_v2");
@@ -105,22 +171,21 @@ impl Nvml {
         match code {
             SUCCESS => Ok(nvml),
             code => {
-                let why = failed(&nvml.why(code));
+                let error = NvmlError::Init {
+                    path: path.to_owned(),
+                    source: nvml.refusal(code),
+                };
                 #[expect(clippy::mem_forget, reason = "what was not begun is not to be ended")]
                 std::mem::forget(nvml);
-                Err(why)
+                Err(error)
             }
         }
     }
 
-    fn why(&self, code: c_int) -> String {
-        let what = self.text(code);
-        match code {
-            // It is not for being root that the driver asks.
-            NO_PERMISSION => format!(
-                "{what}: it takes CAP_SYS_ADMIN, which root has unless a container or a service takes it away"
-            ),
-            _ => what,
+    fn refusal(&self, code: c_int) -> Refusal {
+        Refusal {
+            code,
+            text: self.text(code),
         }
     }
 
@@ -135,30 +200,30 @@ impl Nvml {
         format!("{} (NVML error {code})", text.to_string_lossy())
     }
 
-    fn done(&self, code: c_int) -> Result<(), String> {
+    fn check(&self, code: c_int) -> Result<(), Refusal> {
         match code {
             SUCCESS => Ok(()),
-            code => Err(self.why(code)),
+            code => Err(self.refusal(code)),
         }
     }
 
-    fn handles(&self) -> Result<Vec<Handle>, String> {
+    fn handles(&self) -> Result<Vec<Handle>, Refusal> {
         let mut count = 0;
         // SAFETY: the pointer is to a local.
-        self.done(unsafe { (self.count)(&raw mut count) })?;
+        self.check(unsafe { (self.count)(&raw mut count) })?;
         let handle = |index| {
             let mut handle = std::ptr::null_mut();
             // SAFETY: the pointer is to a local; the index is below the count that the library gave.
-            self.done(unsafe { (self.handle)(index, &raw mut handle) })?;
+            self.check(unsafe { (self.handle)(index, &raw mut handle) })?;
             Ok(handle)
         };
         (0..count).map(handle).collect()
     }
 
-    fn uuid_of(&self, handle: Handle) -> Result<String, String> {
+    fn uuid_of(&self, handle: Handle) -> Result<String, Refusal> {
         let mut text = [0 as c_char; UUID_BYTES];
         // SAFETY: the handle is the library's, and the text has as many bytes as are said.
-        self.done(unsafe { (self.uuid)(handle, text.as_mut_ptr(), UUID_BYTES as c_uint) })?;
+        self.check(unsafe { (self.uuid)(handle, text.as_mut_ptr(), UUID_BYTES as c_uint) })?;
         text[UUID_BYTES - 1] = 0;
         // SAFETY: it ends with a zero, within its bytes.
         let text = unsafe { CStr::from_ptr(text.as_ptr()) };
@@ -168,12 +233,12 @@ impl Nvml {
     /// All devices, in the library's order.
     ///
     /// # Errors
-    /// What the library says, in words.
-    pub fn modes(&self) -> Result<Vec<DeviceMode>, String> {
+    /// What the library says.
+    pub fn modes(&self) -> Result<Vec<DeviceMode>, Refusal> {
         let of = |handle| {
             let mut mode = 0;
             // SAFETY: the handle is the library's, the pointer is to a local.
-            self.done(unsafe { (self.get_mode)(handle, &raw mut mode) })?;
+            self.check(unsafe { (self.get_mode)(handle, &raw mut mode) })?;
             Ok(DeviceMode {
                 uuid: self.uuid_of(handle)?,
                 mode,
@@ -185,15 +250,15 @@ impl Nvml {
     /// Sets the mode of a device.
     ///
     /// # Errors
-    /// What the library says, in words, or that there is no such device.
-    pub fn set(&self, uuid: &str, mode: u32) -> Result<(), String> {
+    /// What the library says, or that there is no such device.
+    pub fn set(&self, uuid: &str, mode: u32) -> Result<(), NvmlError> {
         for handle in self.handles()? {
             if self.uuid_of(handle)? == uuid {
                 // SAFETY: the handle is the library's.
-                return self.done(unsafe { (self.set_mode)(handle, mode) });
+                return Ok(self.check(unsafe { (self.set_mode)(handle, mode) })?);
             }
         }
-        Err(format!("there is no device {uuid}"))
+        Err(NvmlError::NoDevice(uuid.to_owned()))
     }
 }
 

@@ -1,7 +1,5 @@
 //! What runs in place of yunion-mps-daemon: compute modes, a control daemon, its limits; and everything
 //! put back when it ends.
-//!
-//! Called by `cloudpods` for the subcommand that serves. Must not know which devices are shared: the plan says it.
 
 use std::path::Path;
 use std::process::{Child, Command, ExitCode, Stdio};
@@ -9,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use control::AskError;
-use control::compute_mode::{Changed, DeviceModes};
+use control::compute_mode::{Changed, DeviceModes, ModeError};
 use platform::cloudpods::{HostConf, Plan};
 use platform::gpus::{ComputeMode, Gpu};
 use signal_hook::consts::{SIGCHLD, SIGINT, SIGQUIT, SIGTERM};
@@ -45,7 +43,8 @@ pub fn run(conf: &HostConf, grace: u32) -> Result<ExitCode> {
         );
     }
     for directory in [&conf.pipe, &conf.log] {
-        control::open_directory(directory).map_err(|what| conf.bad_directory(directory, what))?;
+        control::open_directory(directory)
+            .map_err(|what| conf.bad_directory(directory, what.to_string()))?;
     }
     // Before anything is changed, so that no signal finds it half done.
     let mut signals = signal_hook::iterator::Signals::new([SIGTERM, SIGINT, SIGQUIT, SIGCHLD])?;
@@ -61,18 +60,19 @@ pub fn run(conf: &HostConf, grace: u32) -> Result<ExitCode> {
 struct Gpus(Vec<Gpu>);
 
 impl DeviceModes for Gpus {
-    fn modes(&self) -> Result<Vec<(String, u32)>, String> {
+    fn modes(&self) -> Result<Vec<(String, u32)>, ModeError> {
         let each = self.0.iter();
         Ok(each
             .map(|gpu| (gpu.uuid.clone(), gpu.mode.number()))
             .collect())
     }
 
-    fn set(&self, uuid: &str, mode: u32) -> Result<(), String> {
+    fn set(&self, uuid: &str, mode: u32) -> Result<(), ModeError> {
+        let refused = |why: &str| ModeError::Devices(why.into());
         let gpu = self.0.iter().find(|gpu| gpu.uuid == uuid);
-        let gpu = gpu.ok_or("this machine does not have it now")?;
-        let mode = ComputeMode::numbered(mode).ok_or("there is no such mode")?;
-        machine::set_mode(gpu, mode).map_err(|error| format!("{error:#}"))
+        let gpu = gpu.ok_or_else(|| refused("this machine does not have it now"))?;
+        let mode = ComputeMode::numbered(mode).ok_or_else(|| refused("there is no such mode"))?;
+        machine::set_mode(gpu, mode).map_err(|error| refused(&format!("{error:#}")))
     }
 }
 

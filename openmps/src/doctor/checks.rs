@@ -1,6 +1,4 @@
 //! The checks, one function each.
-//!
-//! Called by `doctor`. Must not print: a finding comes back.
 
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
@@ -30,9 +28,9 @@ pub(super) fn all() -> Vec<Finding> {
             findings.push(underlay::running(&directories));
             findings.push(log_directory(&directories.log));
         }
-        Err(text) => findings.push(Finding::problem(
+        Err(error) => findings.push(Finding::problem(
             "directories",
-            text,
+            error.to_string(),
             "set CUDA_MPS_PIPE_DIRECTORY and CUDA_MPS_LOG_DIRECTORY to absolute paths",
         )),
     }
@@ -270,7 +268,7 @@ fn limits() -> Finding {
     const SUBJECT: &str = "limits";
     match control::limits_in_environment() {
         Ok(()) => Finding::ok(SUBJECT, "those in the environment, if any, can be read"),
-        Err(text) => Finding::problem(SUBJECT, text, "mend or unset the variable"),
+        Err(error) => Finding::problem(SUBJECT, error.to_string(), "mend or unset the variable"),
     }
 }
 

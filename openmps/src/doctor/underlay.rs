@@ -1,9 +1,7 @@
 //! What runs beneath servers, and why if nothing does.
-//!
-//! Called by `doctor::checks`. Must not start anything: the daemon is asked.
 
 use control::Directories;
-use control::underlay::Mode;
+use control::underlay::{Mode, NoProgram, UnderlayError};
 use serde_json::Value;
 
 use super::finding::Finding;
@@ -35,10 +33,15 @@ fn said(value: &Value) -> Finding {
     }
 }
 
-fn possible(mode: Result<Mode, String>, program: Result<std::path::PathBuf, String>) -> Finding {
+fn possible(
+    mode: Result<Mode, UnderlayError>,
+    program: Result<std::path::PathBuf, NoProgram>,
+) -> Finding {
     let mode = match mode {
         Ok(mode) => mode,
-        Err(text) => return Finding::problem(SUBJECT, text, "mend or unset the variable"),
+        Err(error) => {
+            return Finding::problem(SUBJECT, error.to_string(), "mend or unset the variable");
+        }
     };
     let name = mode.name();
     match (mode, program) {
@@ -85,7 +88,7 @@ mod tests {
     #[test]
     fn without_a_daemon_it_is_said_what_one_would_get() {
         let there = || Ok(std::path::PathBuf::from("/usr/bin/x"));
-        let not = || Err("none".to_owned());
+        let not = || Err(NoProgram::SoftwareGpu);
         assert!(
             possible(Ok(Mode::None), there())
                 .text
@@ -94,6 +97,16 @@ mod tests {
         assert_eq!(possible(Ok(Mode::None), not()).text, "none");
         assert_eq!(possible(Ok(Mode::NvidiaMps), not()).state, Outcome::Problem);
         assert_eq!(possible(Ok(Mode::Auto), not()).state, Outcome::Ok);
-        assert_eq!(possible(Err("x".into()), not()).state, Outcome::Problem);
+        assert_eq!(
+            possible(
+                Err(UnderlayError::Mode {
+                    text: "x".into(),
+                    names: Mode::NAMES,
+                }),
+                not()
+            )
+            .state,
+            Outcome::Problem
+        );
     }
 }

@@ -1,6 +1,4 @@
 //! `host.conf` and `host_container_device.yml`.
-//!
-//! Called by `openmps cloudpods` and `plan`. Must not know devices: whether there is one is `plan`'s to say.
 
 use std::path::{Path, PathBuf};
 

@@ -1,6 +1,4 @@
 //! Arithmetic of integers.
-//!
-//! Found by way of `ops::table`. Must not know registers or lanes: one line on one lane.
 
 use ptx::ast::Type;
 
