@@ -23,7 +23,7 @@ fuzz_target!(|text: &str| {
     let body = match extender::body_of(text) {
         Ok(body) => body,
         Err(error) => {
-            assert!(!error.is_empty());
+            assert!(!error.to_string().is_empty());
             text
         }
     };
@@ -31,13 +31,13 @@ fuzz_target!(|text: &str| {
         return;
     };
     let waiting = extender::assumed(&list);
-    let mut given = extender::Given::default();
+    let mut given = extender::AssignedShares::default();
     for pod in &waiting {
         for share in &pod.containers {
             assert!(share.units <= pod.units());
         }
         if let Some((pod, share)) = given.find(&waiting, pod.units()) {
-            given.give(&waiting, pod, share);
+            given.record(&waiting, pod, share);
         }
     }
 });

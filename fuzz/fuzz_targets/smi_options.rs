@@ -9,7 +9,7 @@ use platform::smi::{self, Action};
 struct Machine([Gpu; 2]);
 
 impl smi::Machine for Machine {
-    fn gpus(&mut self) -> Result<Vec<Gpu>, String> {
+    fn gpus(&mut self) -> Result<Vec<Gpu>, smi::MachineError> {
         Ok(self.0.to_vec())
     }
 
@@ -21,7 +21,7 @@ impl smi::Machine for Machine {
         Vec::new()
     }
 
-    fn set_mode(&mut self, gpu: &Gpu, mode: ComputeMode) -> Result<(), String> {
+    fn set_mode(&mut self, gpu: &Gpu, mode: ComputeMode) -> Result<(), smi::MachineError> {
         self.0[gpu.index as usize].mode = mode;
         Ok(())
     }

@@ -32,8 +32,8 @@ pub struct Machine {
 const SAMPLE: Duration = Duration::from_millis(250);
 
 impl smi::Machine for Machine {
-    fn gpus(&mut self) -> Result<Vec<Gpu>, String> {
-        gpus().map_err(|error| format!("{error:#}"))
+    fn gpus(&mut self) -> Result<Vec<Gpu>, smi::MachineError> {
+        gpus().map_err(|error| format!("{error:#}").into())
     }
 
     fn processes(&mut self) -> Vec<Process> {
@@ -56,8 +56,8 @@ impl smi::Machine for Machine {
         list
     }
 
-    fn set_mode(&mut self, gpu: &Gpu, mode: ComputeMode) -> Result<(), String> {
-        set_mode(gpu, mode).map_err(|error| format!("{error:#}"))
+    fn set_mode(&mut self, gpu: &Gpu, mode: ComputeMode) -> Result<(), smi::MachineError> {
+        set_mode(gpu, mode).map_err(|error| format!("{error:#}").into())
     }
 
     fn version(&self) -> &str {

@@ -11,7 +11,7 @@ mod files;
 mod list;
 mod plan;
 
-pub use container::{Container, Mount, Variable, container};
+pub use container::{Container, ContainerError, Mount, Variable, container};
 pub use files::{Entry, HOST_CONF, HostConf, device_entries};
 pub use list::{Shape, VirtualDevice, table, virtual_devices};
 pub use plan::{Plan, Shared};

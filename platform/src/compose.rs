@@ -25,21 +25,37 @@ pub fn greeting(shared_memory: Option<u64>, percentage: Option<&str>, gpus: &[Gp
     text
 }
 
+/// Why NVIDIA_VISIBLE_DEVICES leaves a container no devices.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum VisibleError {
+    /// It says so.
+    #[error("NVIDIA_VISIBLE_DEVICES=none leaves the daemon no GPU: name one, or say all")]
+    None,
+    /// It names a device that is not there.
+    #[error(
+        "NVIDIA_VISIBLE_DEVICES={variable}: there is no GPU {name:?}; there are {count} GPUs, named from 0 or by UUID"
+    )]
+    Unknown {
+        /// What it holds.
+        variable: String,
+        /// The name that is none's.
+        name: String,
+        /// How many devices there are.
+        count: usize,
+    },
+}
+
 /// Those of the software GPU's devices that `NVIDIA_VISIBLE_DEVICES` leaves to a container, by indices or
 /// UUIDs, as NVIDIA's container runtime does with cards; numbered anew, as they are in the container.
 /// `void` and nothing ask that runtime to do nothing, and leave all.
 ///
 /// # Errors
-/// In words, when it names one that is not there, or none at all.
-pub fn visible(gpus: Vec<Gpu>, variable: Option<&str>) -> Result<Vec<Gpu>, String> {
+/// When it names one that is not there, or none at all.
+pub fn visible(gpus: Vec<Gpu>, variable: Option<&str>) -> Result<Vec<Gpu>, VisibleError> {
     let text = variable.unwrap_or("all").trim();
     match text {
         "all" | "" | "void" => return Ok(gpus),
-        "none" => {
-            return Err(
-                "NVIDIA_VISIBLE_DEVICES=none leaves the daemon no GPU: name one, or say all".into(),
-            );
-        }
+        "none" => return Err(VisibleError::None),
         _ => {}
     }
     let mut shown = Vec::new();
@@ -48,11 +64,11 @@ pub fn visible(gpus: Vec<Gpu>, variable: Option<&str>) -> Result<Vec<Gpu>, Strin
             Some(gpu) if shown.iter().any(|it: &Gpu| it.uuid == gpu.uuid) => {}
             Some(gpu) => shown.push(gpu.clone()),
             None => {
-                return Err(format!(
-                    "NVIDIA_VISIBLE_DEVICES={text}: there is no GPU {word:?}; there are {} GPUs, \
-                     named from 0 or by UUID",
-                    gpus.len()
-                ));
+                return Err(VisibleError::Unknown {
+                    variable: text.to_owned(),
+                    name: word.to_owned(),
+                    count: gpus.len(),
+                });
             }
         }
     }
@@ -107,8 +123,8 @@ mod tests {
         let some = visible(vec![gpu(), second], Some("1")).unwrap();
         assert_eq!((some.len(), some[0].index), (1, 0));
         assert_eq!(some[0].uuid, "GPU-2");
-        assert!(visible(all(), Some("none")).unwrap_err().contains("none"));
-        let error = visible(all(), Some("0,3")).unwrap_err();
+        assert_eq!(visible(all(), Some("none")), Err(VisibleError::None));
+        let error = visible(all(), Some("0,3")).unwrap_err().to_string();
         assert!(error.contains("\"3\""), "{error}");
     }
 }

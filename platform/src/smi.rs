@@ -25,13 +25,16 @@ pub const NOT_FOUND: u8 = 6;
 /// Exit status where the machine cannot be asked.
 pub const NO_DRIVER: u8 = 9;
 
+/// What whoever is asked says, for the one who typed the command: nothing here depends on what it was.
+pub type MachineError = Box<dyn std::error::Error + Send + Sync>;
+
 /// Where facts come from, and who sets modes.
 pub trait Machine {
     /// The devices, in order.
     ///
     /// # Errors
-    /// In words, when they cannot be found out.
-    fn gpus(&mut self) -> Result<Vec<Gpu>, String>;
+    /// When they cannot be found out.
+    fn gpus(&mut self) -> Result<Vec<Gpu>, MachineError>;
 
     /// The processes on them.
     fn processes(&mut self) -> Vec<Process>;
@@ -42,8 +45,8 @@ pub trait Machine {
     /// Sets who may have a context on a device.
     ///
     /// # Errors
-    /// In words, when that is not allowed or not possible.
-    fn set_mode(&mut self, gpu: &Gpu, mode: ComputeMode) -> Result<(), String>;
+    /// When that is not allowed or not possible.
+    fn set_mode(&mut self, gpu: &Gpu, mode: ComputeMode) -> Result<(), MachineError>;
 
     /// The version of our own product.
     fn version(&self) -> &str;
@@ -100,7 +103,9 @@ fn finish(text: Result<String, Failure>, out: &mut dyn Write) -> io::Result<u8> 
 
 /// The devices that `-i` names, or all.
 fn chosen(options: &Options, machine: &mut dyn Machine) -> Result<Vec<Gpu>, Failure> {
-    let gpus = machine.gpus().map_err(|why| Failure(NO_DRIVER, why))?;
+    let gpus = machine
+        .gpus()
+        .map_err(|why| Failure(NO_DRIVER, why.to_string()))?;
     if gpus.is_empty() {
         return Err(Failure(NOT_FOUND, "No devices were found".into()));
     }
@@ -210,7 +215,7 @@ mod tests {
     }
 
     impl Machine for Stage {
-        fn gpus(&mut self) -> Result<Vec<Gpu>, String> {
+        fn gpus(&mut self) -> Result<Vec<Gpu>, MachineError> {
             Ok(self.gpus.clone())
         }
 
@@ -226,7 +231,7 @@ mod tests {
             processes
         }
 
-        fn set_mode(&mut self, gpu: &Gpu, mode: ComputeMode) -> Result<(), String> {
+        fn set_mode(&mut self, gpu: &Gpu, mode: ComputeMode) -> Result<(), MachineError> {
             if !self.may {
                 return Err("only root may".into());
             }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use control::Directories;
 use platform::gpus::Gpu;
-use platform::kubernetes::allocations::{Groups, Limits};
+use platform::kubernetes::allocations::{BoxError, Groups, Limits};
 use platform::kubernetes::extender::Api;
 use platform::kubernetes::plugin::{self, Node, Settings, Strategy};
 use platform::kubernetes::resources::{MemoryUnit, Mode, Placement};
@@ -180,33 +180,33 @@ fn options(limits: &Limits) -> String {
 }
 
 impl Groups for Daemon {
-    fn add(&mut self, name: &str, limits: &Limits) -> Result<PathBuf, String> {
+    fn add(&mut self, name: &str, limits: &Limits) -> Result<PathBuf, BoxError> {
         let path = self.ask(&format!("group add {name} {}", options(limits)))?;
         Ok(PathBuf::from(path.trim_end()))
     }
 
-    fn change(&mut self, name: &str, limits: &Limits) -> Result<(), String> {
+    fn change(&mut self, name: &str, limits: &Limits) -> Result<(), BoxError> {
         let command = format!("limit set --group {name} {}", options(limits));
-        self.ask(&command).map(drop)
+        Ok(self.ask(&command).map(drop)?)
     }
 
-    fn remove(&mut self, name: &str) -> Result<(), String> {
-        self.ask(&format!("group remove {name}")).map(drop)
+    fn remove(&mut self, name: &str) -> Result<(), BoxError> {
+        Ok(self.ask(&format!("group remove {name}")).map(drop)?)
     }
 
-    fn names(&mut self) -> Result<BTreeSet<String>, String> {
+    fn names(&mut self) -> Result<BTreeSet<String>, BoxError> {
         #[derive(Deserialize)]
         struct Named {
             name: String,
         }
         let text = self.ask("group list --json")?;
-        let all: Vec<Named> = serde_json::from_str(&text).map_err(|error| error.to_string())?;
+        let all: Vec<Named> = serde_json::from_str(&text)?;
         Ok(all.into_iter().map(|group| group.name).collect())
     }
 }
 
 impl Node for Daemon {
-    fn gpus(&mut self) -> Result<Vec<Gpu>, String> {
+    fn gpus(&mut self) -> Result<Vec<Gpu>, BoxError> {
         let pipe = self.0.pipe.display();
         match control::ask(&self.0.control_socket(), "device_query --json") {
             // Which server it was matters to nobody, and would be another one each time.
@@ -214,22 +214,24 @@ impl Node for Daemon {
                 "{pipe}: its server does not start, and server.log beside it says why\n  -> if this node \
                  has no GPU, take the label by which the DaemonSets select it, or set OPENMPS_ENGINE=soft \
                  on the daemon; else give the daemon the GPU and its driver (openmps doctor)"
-            )),
+            )
+            .into()),
             Ok((text, _)) => machine::listed(&text)
-                .ok_or_else(|| format!("{pipe}: no server has said yet which devices there are")),
+                .ok_or_else(|| format!("{pipe}: no server has said yet which devices there are").into()),
             Err(error) => Err(format!(
                 "{pipe}: {error}\n  -> start it with this CUDA_MPS_PIPE_DIRECTORY (openmps control -d), or \
                  look why the DaemonSet's pod on this node does not run"
-            )),
+            )
+            .into()),
         }
     }
 
-    fn probe(&mut self) -> Result<(), String> {
+    fn probe(&mut self) -> Result<(), BoxError> {
         // Every few seconds: it leaves no line in the daemon's log.
         match control::ask(&self.0.control_socket(), "ping") {
             // An older daemon does not know the word, and runs.
             Ok(_) => Ok(()),
-            Err(error) => Err(format!("{}: {error}", self.0.pipe.display())),
+            Err(error) => Err(format!("{}: {error}", self.0.pipe.display()).into()),
         }
     }
 }

@@ -36,35 +36,47 @@ pub struct Container {
     pub mounts: Vec<Mount>,
 }
 
+/// Why a container cannot have the devices that it names.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ContainerError {
+    /// There is none at an address.
+    #[error("there is no virtual device {address}; there are {}", known.join(", "))]
+    Unknown {
+        /// The address.
+        address: String,
+        /// Those that there are.
+        known: Vec<String>,
+    },
+    /// Two are parts of one device.
+    #[error(
+        "{0} is a part of a device of which the container has one already: a container has one part of each device at most"
+    )]
+    SameDevice(String),
+}
+
 /// What a container with the devices at these addresses is given: Cloudpods' variables, and what an
 /// OpenMPS client needs. Cloudpods also mounts the host's /dev/shm, which OpenMPS needs not.
 ///
 /// # Errors
-/// In words, when there is no such device, or two are parts of one.
+/// When there is no such device, or two are parts of one.
 pub fn container(
     devices: &[VirtualDevice],
     addresses: &[String],
     pipe: &Path,
     library: &Path,
-) -> Result<Container, String> {
+) -> Result<Container, ContainerError> {
     let mut uuids: Vec<&str> = Vec::new();
     for address in addresses {
         let place = address.to_lowercase();
         let device = devices
             .iter()
             .find(|device| device.addr == place || device.id == place)
-            .ok_or_else(|| {
-                let known: Vec<&str> = devices.iter().map(|device| device.addr.as_str()).collect();
-                format!(
-                    "there is no virtual device {address}; there are {}",
-                    known.join(", ")
-                )
+            .ok_or_else(|| ContainerError::Unknown {
+                address: address.clone(),
+                known: devices.iter().map(|device| device.addr.clone()).collect(),
             })?;
         if uuids.contains(&device.device_path.as_str()) {
-            return Err(format!(
-                "{address} is a part of a device of which the container has one already: a container \
-                 has one part of each device at most"
-            ));
+            return Err(ContainerError::SameDevice(address.clone()));
         }
         uuids.push(&device.device_path);
     }
@@ -133,11 +145,11 @@ mod tests {
         assert!(has("NVIDIA_DRIVER_CAPABILITIES", "all"));
         assert_eq!(given.mounts[0].host_path, given.mounts[0].container_path);
         assert!(given.mounts[1].read_only);
-        assert!(ask(&["00:06.0-9"]).unwrap_err().contains("00:07.0-1"));
-        assert!(
-            ask(&["00:06.0-0", "00:06.0-1"])
-                .unwrap_err()
-                .contains("one part")
+        let unknown = ask(&["00:06.0-9"]).unwrap_err().to_string();
+        assert!(unknown.contains("00:07.0-1"), "{unknown}");
+        assert_eq!(
+            ask(&["00:06.0-0", "00:06.0-1"]),
+            Err(ContainerError::SameDevice("00:06.0-1".into()))
         );
     }
 }

@@ -26,31 +26,82 @@ pub struct Limits {
     pub percentage: Option<u32>,
 }
 
+/// What the daemon says, or what keeps it from being asked: told to whoever asked, and tried again.
+pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
+/// Why containers do not get what they should.
+#[derive(Debug, thiserror::Error)]
+pub enum AllocationError {
+    /// The list is no list.
+    #[error(
+        "{}: not what this plugin wrote: {source}\n  -> remove it when no pod of this node uses a GPU",
+        path.display()
+    )]
+    NotOurs {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: serde_json::Error,
+    },
+    /// The list cannot be read.
+    #[error("cannot read {}: {source}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        source: std::io::Error,
+    },
+    /// The list cannot be written.
+    #[error("cannot write {}: {source}", path.display())]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        source: std::io::Error,
+    },
+    /// A container has devices that it was not given.
+    #[error(
+        "no container was given these {devices} devices of {resource}: delete the pod, so that it is made again"
+    )]
+    NotGiven {
+        /// How many.
+        devices: usize,
+        /// Of what.
+        resource: String,
+    },
+    /// Groups that could not be made again.
+    #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
+    Groups(Vec<BoxError>),
+    /// The daemon refuses.
+    #[error(transparent)]
+    Daemon(#[from] BoxError),
+}
+
 /// The daemon's groups.
 pub trait Groups: Send {
     /// Makes a group; gives its directory.
     ///
     /// # Errors
-    /// In words.
-    fn add(&mut self, name: &str, limits: &Limits) -> Result<PathBuf, String>;
+    /// What the daemon says.
+    fn add(&mut self, name: &str, limits: &Limits) -> Result<PathBuf, BoxError>;
 
     /// Changes a group's limits.
     ///
     /// # Errors
-    /// In words.
-    fn change(&mut self, name: &str, limits: &Limits) -> Result<(), String>;
+    /// What the daemon says.
+    fn change(&mut self, name: &str, limits: &Limits) -> Result<(), BoxError>;
 
     /// Removes a group.
     ///
     /// # Errors
-    /// In words; while it has clients.
-    fn remove(&mut self, name: &str) -> Result<(), String>;
+    /// While it has clients.
+    fn remove(&mut self, name: &str) -> Result<(), BoxError>;
 
     /// The names of all groups.
     ///
     /// # Errors
-    /// In words.
-    fn names(&mut self) -> Result<BTreeSet<String>, String>;
+    /// What the daemon says.
+    fn names(&mut self) -> Result<BTreeSet<String>, BoxError>;
 }
 
 /// A container, as the kubelet names it.
@@ -65,7 +116,7 @@ pub struct Holder {
 }
 
 /// Which container has which device, by resource and device.
-pub type Held = BTreeMap<String, BTreeMap<String, Holder>>;
+pub type DeviceHolders = BTreeMap<String, BTreeMap<String, Holder>>;
 
 /// Where the list is kept on a node.
 pub const FILE: &str = "/var/lib/openmps/allocations.json";
@@ -110,17 +161,17 @@ impl<G: Groups> Allocations<G> {
     ///
     /// # Errors
     /// When the file is there and says nothing that can be understood.
-    pub fn open(groups: G, file: &Path, prefix: &str) -> Result<Self, String> {
+    pub fn open(groups: G, file: &Path, prefix: &str) -> Result<Self, AllocationError> {
         let list = match std::fs::read_to_string(file) {
-            Ok(text) => serde_json::from_str(&text).map_err(|error| {
-                format!(
-                    "{}: not what this plugin wrote: {error}\n  -> remove it when no pod of this node \
-                     uses a GPU",
-                    file.display()
-                )
+            Ok(text) => serde_json::from_str(&text).map_err(|source| AllocationError::NotOurs {
+                path: file.to_owned(),
+                source,
             })?,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Vec::new(),
-            Err(error) => return Err(format!("cannot read {}: {error}", file.display())),
+            Err(source) => {
+                let path = file.to_owned();
+                return Err(AllocationError::Read { path, source });
+            }
         };
         Ok(Self {
             groups,
@@ -135,13 +186,13 @@ impl<G: Groups> Allocations<G> {
     /// Whoever had one of the devices before is gone.
     ///
     /// # Errors
-    /// In words; then nobody has the devices.
-    pub fn give(
+    /// When it cannot be written down or the daemon refuses; then nobody has the devices.
+    pub fn allocate(
         &mut self,
         resource: &str,
         devices: &[String],
         limits: Limits,
-    ) -> Result<(PathBuf, String), String> {
+    ) -> Result<(PathBuf, String), AllocationError> {
         let devices: BTreeSet<String> = devices.iter().cloned().collect();
         for other in &mut self.list {
             if other.resource == resource && !other.devices.is_disjoint(&devices) {
@@ -158,7 +209,9 @@ impl<G: Groups> Allocations<G> {
             over: false,
             holder: None,
         });
-        let made = self.save().and_then(|()| self.groups.add(&group, &limits));
+        let made = self
+            .save()
+            .and_then(|()| Ok(self.groups.add(&group, &limits)?));
         match made {
             Ok(folder) => Ok((folder, group)),
             Err(error) => {
@@ -174,22 +227,21 @@ impl<G: Groups> Allocations<G> {
     /// Sets the part of the compute of the container that has these devices.
     ///
     /// # Errors
-    /// In words.
+    /// When no container has the devices, or the daemon refuses.
     pub fn set_percentage(
         &mut self,
         resource: &str,
         devices: &BTreeSet<String>,
         percentage: Option<u32>,
-    ) -> Result<(), String> {
+    ) -> Result<(), AllocationError> {
         let place = self.list.iter().position(|allocation| {
             allocation.resource == resource && allocation.devices == *devices && !allocation.over
         });
         let Some(allocation) = place.and_then(|place| self.list.get_mut(place)) else {
-            return Err(format!(
-                "no container was given these {} devices of {resource}: delete the pod, so that it is \
-                 made again",
-                devices.len()
-            ));
+            return Err(AllocationError::NotGiven {
+                devices: devices.len(),
+                resource: resource.to_owned(),
+            });
         };
         if allocation.limits.percentage == percentage {
             return Ok(());
@@ -212,8 +264,8 @@ impl<G: Groups> Allocations<G> {
     /// again, and what nobody knows of is removed.
     ///
     /// # Errors
-    /// In words, of those that could not be made: their device may be gone.
-    pub fn reconcile(&mut self) -> Result<(), String> {
+    /// Of those that could not be made: their device may be gone.
+    pub fn reconcile(&mut self) -> Result<(), AllocationError> {
         self.end_those_that_are_over();
         let there = self.groups.names()?;
         let mut failed = Vec::new();
@@ -234,15 +286,20 @@ impl<G: Groups> Allocations<G> {
         if failed.is_empty() {
             Ok(())
         } else {
-            Err(failed.join("; "))
+            Err(AllocationError::Groups(failed))
         }
     }
 
     /// Forgets what the kubelet has not named for long, and writes down whose the rest is.
     ///
     /// # Errors
-    /// In words.
-    pub fn sweep(&mut self, held: &Held, now: Instant, patience: Duration) -> Result<(), String> {
+    /// When it cannot be written down.
+    pub fn sweep(
+        &mut self,
+        held: &DeviceHolders,
+        now: Instant,
+        patience: Duration,
+    ) -> Result<(), AllocationError> {
         let before = self.list.clone();
         for allocation in &mut self.list {
             let mut devices = allocation.devices.iter();
@@ -304,13 +361,10 @@ impl<G: Groups> Allocations<G> {
     }
 
     /// Writes the list by renaming, so that there is always a whole one.
-    fn save(&self) -> Result<(), String> {
-        let failed = |error: &dyn std::fmt::Display| {
-            format!("cannot write {}: {error}", self.file.display())
-        };
-        let text = serde_json::to_string(&self.list).map_err(|error| failed(&error))?;
+    fn save(&self) -> Result<(), AllocationError> {
         let new = self.file.with_extension("new");
         let write = || -> std::io::Result<()> {
+            let text = serde_json::to_string(&self.list)?;
             if let Some(folder) = self.file.parent() {
                 std::fs::create_dir_all(folder)?;
             }
@@ -322,237 +376,12 @@ impl<G: Groups> Allocations<G> {
             file.sync_all()?;
             std::fs::rename(&new, &self.file)
         };
-        write().map_err(|error| failed(&error))
+        write().map_err(|source| AllocationError::Write {
+            path: self.file.clone(),
+            source,
+        })
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use std::sync::{Arc, Mutex};
-
-    /// Groups of a daemon: by name, their limits, and whether they have clients.
-    #[derive(Clone, Debug, Default)]
-    struct Daemon(Arc<Mutex<BTreeMap<String, (Limits, bool)>>>);
-
-    impl Daemon {
-        fn percentage(&self, name: &str) -> Option<u32> {
-            self.0.lock().unwrap()[name].0.percentage
-        }
-    }
-
-    impl Groups for Daemon {
-        fn add(&mut self, name: &str, limits: &Limits) -> Result<PathBuf, String> {
-            let mut groups = self.0.lock().unwrap();
-            if limits.memory.is_empty() {
-                return Err("no limits".into());
-            }
-            groups.insert(name.to_owned(), (limits.clone(), false));
-            Ok(Path::new("/pipe/groups").join(name))
-        }
-
-        fn change(&mut self, name: &str, limits: &Limits) -> Result<(), String> {
-            let mut groups = self.0.lock().unwrap();
-            groups.get_mut(name).ok_or("none")?.0 = limits.clone();
-            Ok(())
-        }
-
-        fn remove(&mut self, name: &str) -> Result<(), String> {
-            let mut groups = self.0.lock().unwrap();
-            match groups.get(name) {
-                None => Err("none".into()),
-                Some((_, true)) => Err("in use".into()),
-                Some(_) => {
-                    groups.remove(name);
-                    Ok(())
-                }
-            }
-        }
-
-        fn names(&mut self) -> Result<BTreeSet<String>, String> {
-            Ok(self.0.lock().unwrap().keys().cloned().collect())
-        }
-    }
-
-    const NAME: &str = "aliyun.com/gpu-mem";
-
-    fn limits(size: &str) -> Limits {
-        Limits {
-            memory: BTreeMap::from([("GPU-1".to_owned(), size.to_owned())]),
-            percentage: None,
-        }
-    }
-
-    fn ids(names: &[&str]) -> Vec<String> {
-        names.iter().map(|&name| name.to_owned()).collect()
-    }
-
-    fn open(daemon: &Daemon, folder: &tempfile::TempDir) -> Allocations<Daemon> {
-        let file = folder.path().join("a/allocations.json");
-        Allocations::open(daemon.clone(), &file, "k8s-test-").unwrap()
-    }
-
-    #[test]
-    fn a_group_ends_when_its_devices_are_given_again() {
-        let (mut daemon, folder) = (Daemon::default(), tempfile::tempdir().unwrap());
-        let mut all = open(&daemon, &folder);
-        let (path, first) = all.give(NAME, &ids(&["a", "b"]), limits("2048M")).unwrap();
-        assert!(path.ends_with(&first));
-        let (_, second) = all.give(NAME, &ids(&["c"]), limits("1024M")).unwrap();
-        all.give(NAME, &ids(&["b", "d"]), limits("2048M")).unwrap();
-        let there = daemon.names().unwrap();
-        assert!(
-            !there.contains(&first) && there.contains(&second),
-            "{there:?}"
-        );
-        assert_eq!(there.len(), 2);
-    }
-
-    #[test]
-    fn a_group_in_use_waits_for_its_last_client() {
-        let (daemon, folder) = (Daemon::default(), tempfile::tempdir().unwrap());
-        let mut all = open(&daemon, &folder);
-        let (_, first) = all.give(NAME, &ids(&["a"]), limits("2048M")).unwrap();
-        daemon.0.lock().unwrap().get_mut(&first).unwrap().1 = true;
-        all.give(NAME, &ids(&["a"]), limits("2048M")).unwrap();
-        assert_eq!(daemon.0.lock().unwrap().len(), 2);
-        daemon.0.lock().unwrap().get_mut(&first).unwrap().1 = false;
-        all.reconcile().unwrap();
-        assert!(!daemon.0.lock().unwrap().contains_key(&first));
-    }
-
-    #[test]
-    fn another_plugin_and_another_daemon_find_the_same_groups() {
-        let (daemon, folder) = (Daemon::default(), tempfile::tempdir().unwrap());
-        let mut all = open(&daemon, &folder);
-        let (_, name) = all.give(NAME, &ids(&["a"]), limits("2048M")).unwrap();
-        drop(all);
-        // A daemon that lost all, with a group of its own and one that a crash left.
-        daemon.0.lock().unwrap().clear();
-        daemon.clone().add("mine", &limits("1M")).unwrap();
-        daemon.clone().add("k8s-test-1", &limits("1M")).unwrap();
-        open(&daemon, &folder).reconcile().unwrap();
-        let groups = daemon.0.lock().unwrap();
-        let names: Vec<&String> = groups.keys().collect();
-        assert_eq!(names, [&name, "mine"]);
-        assert_eq!(groups[&name].0, limits("2048M"));
-    }
-
-    #[test]
-    fn a_group_that_cannot_be_made_is_not_written_down() {
-        let (daemon, folder) = (Daemon::default(), tempfile::tempdir().unwrap());
-        let mut all = open(&daemon, &folder);
-        assert!(all.give(NAME, &ids(&["a"]), Limits::default()).is_err());
-        drop(all);
-        assert!(open(&daemon, &folder).list.is_empty());
-    }
-
-    #[test]
-    fn what_no_pod_has_for_long_is_forgotten() {
-        let (mut daemon, folder) = (Daemon::default(), tempfile::tempdir().unwrap());
-        let mut all = open(&daemon, &folder);
-        all.give(NAME, &ids(&["a"]), limits("1M")).unwrap();
-        let (_, kept) = all.give(NAME, &ids(&["b"]), limits("1M")).unwrap();
-        let held = held("b", &holder("train"));
-        let (start, patience) = (Instant::now(), Duration::from_secs(60));
-        // A kubelet that has just started names nothing.
-        all.sweep(&BTreeMap::new(), start, patience).unwrap();
-        all.sweep(&held, start + Duration::from_secs(59), patience)
-            .unwrap();
-        assert_eq!(daemon.0.lock().unwrap().len(), 2);
-        all.sweep(&held, start + Duration::from_secs(61), patience)
-            .unwrap();
-        assert_eq!(daemon.names().unwrap(), BTreeSet::from([kept]));
-    }
-
-    fn holder(pod: &str) -> Holder {
-        Holder {
-            namespace: "team".into(),
-            pod: pod.into(),
-            container: "main".into(),
-        }
-    }
-
-    fn held(device: &str, holder: &Holder) -> Held {
-        let devices = BTreeMap::from([(device.to_owned(), holder.clone())]);
-        BTreeMap::from([(NAME.to_owned(), devices)])
-    }
-
-    #[test]
-    fn groups_have_the_names_of_their_pods() {
-        let (daemon, folder) = (Daemon::default(), tempfile::tempdir().unwrap());
-        let mut all = open(&daemon, &folder);
-        let (_, one) = all.give(NAME, &ids(&["a", "b"]), limits("1M")).unwrap();
-        let written =
-            || holders(&std::fs::read_to_string(folder.path().join("a/allocations.json")).unwrap());
-        assert_eq!(written(), BTreeMap::new(), "the kubelet has not said");
-        let now = Instant::now();
-        let first = held("b", &holder("train-0"));
-        all.sweep(&first, now, FORGET_AFTER).unwrap();
-        let expected = BTreeMap::from([(one.clone(), holder("train-0"))]);
-        assert_eq!(written(), expected);
-        // The pod ends while a process of it lives, and its devices are another's.
-        daemon.0.lock().unwrap().get_mut(&one).unwrap().1 = true;
-        let (_, other) = all.give(NAME, &ids(&["b"]), limits("1M")).unwrap();
-        let second = held("b", &holder("train-1"));
-        all.sweep(&second, now, FORGET_AFTER).unwrap();
-        let both = [(one, holder("train-0")), (other, holder("train-1"))];
-        assert_eq!(written(), BTreeMap::from(both));
-        let kept = open(&daemon, &folder);
-        assert_eq!(kept.list.len(), 2, "also for the next plugin");
-        drop(kept);
-        assert_eq!(holders("{]"), BTreeMap::new());
-    }
-
-    #[test]
-    fn compute_is_set_for_the_container_that_has_the_memory() {
-        let (daemon, folder) = (Daemon::default(), tempfile::tempdir().unwrap());
-        let mut all = open(&daemon, &folder);
-        let (_, name) = all.give(NAME, &ids(&["a", "b"]), limits("2M")).unwrap();
-        let devices: BTreeSet<String> = ids(&["b", "a"]).into_iter().collect();
-        all.set_percentage(NAME, &devices, Some(30)).unwrap();
-        assert_eq!(daemon.0.lock().unwrap()[&name].0.percentage, Some(30));
-        let others = BTreeSet::from(["a".to_owned()]);
-        assert!(all.set_percentage(NAME, &others, Some(30)).is_err());
-    }
-
-    #[test]
-    fn compute_that_could_not_be_set_is_set_when_it_is_asked_for_again() {
-        let (daemon, folder) = (Daemon::default(), tempfile::tempdir().unwrap());
-        let mut all = open(&daemon, &folder);
-        let (_, name) = all.give(NAME, &ids(&["a"]), limits("2M")).unwrap();
-        let devices = BTreeSet::from(["a".to_owned()]);
-        // The daemon does not answer.
-        let group = daemon.0.lock().unwrap().remove(&name).unwrap();
-        for _ in 0..2 {
-            assert!(all.set_percentage(NAME, &devices, Some(30)).is_err());
-        }
-        daemon.0.lock().unwrap().insert(name.clone(), group);
-        all.set_percentage(NAME, &devices, Some(30)).unwrap();
-        assert_eq!(daemon.percentage(&name), Some(30));
-
-        // The list cannot be written.
-        let list = folder.path().join("a");
-        std::fs::rename(&list, folder.path().join("b")).unwrap();
-        std::fs::write(&list, "").unwrap();
-        for _ in 0..2 {
-            assert!(all.set_percentage(NAME, &devices, Some(40)).is_err());
-        }
-        std::fs::remove_file(&list).unwrap();
-        all.set_percentage(NAME, &devices, Some(40)).unwrap();
-        drop(all);
-        assert_eq!(open(&daemon, &folder).list[0].limits.percentage, Some(40));
-    }
-
-    #[test]
-    fn a_file_of_something_else_is_refused_by_name() {
-        let folder = tempfile::tempdir().unwrap();
-        let file = folder.path().join("allocations.json");
-        std::fs::write(&file, "{]").unwrap();
-        let error = Allocations::open(Daemon::default(), &file, "x").unwrap_err();
-        assert!(
-            error.contains("allocations.json") && error.contains("->"),
-            "{error}"
-        );
-    }
-}
+mod tests;

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use super::allocations::BoxError;
 use super::pods::{ALLOCATION, INDEX, OfContainers, quantity, sum};
 use super::resources::ALIYUN_MEMORY;
 
@@ -120,9 +121,9 @@ impl Assumed {
 
 /// Containers that were given their devices, by their pod's uid.
 #[derive(Debug, Default)]
-pub struct Given(BTreeMap<String, Vec<Share>>);
+pub struct AssignedShares(BTreeMap<String, Vec<Share>>);
 
-impl Given {
+impl AssignedShares {
     /// The pod whose container asks for so many units, and what that is to have: of those that wait, the
     /// one that was assumed first.
     #[must_use]
@@ -138,7 +139,7 @@ impl Given {
     }
 
     /// A container has its devices; whether it was its pod's last. Pods that wait no more are forgotten.
-    pub fn give(&mut self, waiting: &[Assumed], pod: &Assumed, share: Share) -> bool {
+    pub fn record(&mut self, waiting: &[Assumed], pod: &Assumed, share: Share) -> bool {
         self.0
             .retain(|uid, _| waiting.iter().any(|pod| pod.uid == *uid));
         let given = self.0.entry(pod.uid.clone()).or_default();
@@ -151,24 +152,70 @@ impl Given {
     }
 }
 
+/// Why the API server does not do what it was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum ApiError {
+    /// It cannot be reached.
+    #[error(
+        "the API server, at {}: {source}: it is reached through `kubectl proxy`, in a container beside the plugin",
+        socket.display()
+    )]
+    Unreachable {
+        /// Where it was looked for.
+        socket: PathBuf,
+        /// What the system says.
+        source: std::io::Error,
+    },
+    /// It refuses.
+    #[error("the API server, at {}: {source}", socket.display())]
+    Refused {
+        /// Where it answers.
+        socket: PathBuf,
+        /// What it says.
+        source: BadStatus,
+    },
+    /// What it says of pods is no JSON.
+    #[error("the API server's list of pods: {0}")]
+    Pods(#[from] serde_json::Error),
+    /// The thread that asked has failed.
+    #[error(transparent)]
+    Thread(BoxError),
+}
+
+/// An answer of HTTP's that says that something is not well.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{status}, {why}{}", self.advice())]
+pub struct BadStatus {
+    status: String,
+    why: String,
+}
+
+impl BadStatus {
+    fn advice(&self) -> &'static str {
+        match &*self.status {
+            "401" | "403" => ": the service account needs what extender/rbac.yaml gives",
+            _ => "",
+        }
+    }
+}
+
 impl Api {
     /// This node's pods for which GPUs were chosen and that have no devices yet, the oldest first.
     ///
     /// # Errors
-    /// In words, when the API server does not answer.
-    pub fn waiting(&self) -> Result<Vec<Assumed>, String> {
+    /// When the API server does not answer.
+    pub fn waiting(&self) -> Result<Vec<Assumed>, ApiError> {
         let fields = format!("spec.nodeName%3D{},status.phase%3DPending", self.node);
         let text = self.ask("GET", &format!("/api/v1/pods?fieldSelector={fields}"), None)?;
-        let list: Value = serde_json::from_str(&text)
-            .map_err(|error| format!("the API server's list of pods: {error}"))?;
+        let list: Value = serde_json::from_str(&text)?;
         Ok(assumed(&list))
     }
 
     /// Writes into a pod's annotations that it has what was chosen.
     ///
     /// # Errors
-    /// In words, when the API server does not take it.
-    pub fn assigned(&self, pod: &Assumed) -> Result<(), String> {
+    /// When the API server does not take it.
+    pub fn assigned(&self, pod: &Assumed) -> Result<(), ApiError> {
         let path = format!("/api/v1/namespaces/{}/pods/{}", pod.namespace, pod.name);
         let patch = json!({"metadata": {"uid": pod.uid, "annotations": {pod.scheduler.assigned(): "true"}}});
         self.ask("PATCH", &path, Some(&patch)).map(drop)
@@ -177,8 +224,8 @@ impl Api {
     /// Writes into the node's status how many GPUs it has.
     ///
     /// # Errors
-    /// In words, when the API server does not take it.
-    pub fn count(&self, gpus: usize) -> Result<(), String> {
+    /// When the API server does not take it.
+    pub fn count(&self, gpus: usize) -> Result<(), ApiError> {
         let path = format!("/api/v1/nodes/{}/status", self.node);
         let count = json!({COUNT: gpus.to_string()});
         let patch = json!({"status": {"capacity": count, "allocatable": count}});
@@ -186,13 +233,10 @@ impl Api {
     }
 
     /// One request and its answer's body. HTTP 1.0, so that the answer ends with the connection.
-    fn ask(&self, method: &str, path: &str, patch: Option<&Value>) -> Result<String, String> {
-        let place = self.socket.display();
-        let failed = |error: std::io::Error| {
-            format!(
-                "the API server, at {place}: {error}: it is reached through `kubectl proxy`, in a container \
-                 beside the plugin"
-            )
+    fn ask(&self, method: &str, path: &str, patch: Option<&Value>) -> Result<String, ApiError> {
+        let failed = |source| ApiError::Unreachable {
+            socket: self.socket.clone(),
+            source,
         };
         let body = patch.map(Value::to_string).unwrap_or_default();
         let mut stream = UnixStream::connect(&self.socket).map_err(failed)?;
@@ -211,7 +255,10 @@ impl Api {
             .read_to_end(&mut answer)
             .map_err(failed)?;
         let answer = String::from_utf8_lossy(&answer);
-        let body = body_of(&answer).map_err(|why| format!("the API server, at {place}: {why}"))?;
+        let body = body_of(&answer).map_err(|source| ApiError::Refused {
+            socket: self.socket.clone(),
+            source,
+        })?;
         Ok(body.to_owned())
     }
 }
@@ -220,7 +267,7 @@ impl Api {
 ///
 /// # Errors
 /// What else it says.
-pub fn body_of(answer: &str) -> Result<&str, String> {
+pub fn body_of(answer: &str) -> Result<&str, BadStatus> {
     let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((answer, ""));
     let status = head.split_whitespace().nth(1).unwrap_or("nothing");
     if status.starts_with('2') {
@@ -228,11 +275,10 @@ pub fn body_of(answer: &str) -> Result<&str, String> {
     }
     let said: Value = serde_json::from_str(body).unwrap_or_default();
     let why = said["message"].as_str().unwrap_or("it does not say why");
-    let mend = match status {
-        "401" | "403" => ": the service account needs what extender/rbac.yaml gives",
-        _ => "",
-    };
-    Err(format!("{status}, {why}{mend}"))
+    Err(BadStatus {
+        status: status.to_owned(),
+        why: why.to_owned(),
+    })
 }
 
 /// The pods of a list for which GPUs were chosen and that nobody has assigned, the oldest first.
@@ -353,17 +399,17 @@ mod tests {
             of("a", &[share(0, 2), share(0, 2), share(1, 2)]),
             of("b", &[share(1, 2)]),
         ];
-        let mut given = Given::default();
+        let mut given = AssignedShares::default();
         for (gpu, is_last) in [(0, false), (0, false), (1, true)] {
             let (pod, found) = given.find(&waiting, 2).unwrap();
             assert_eq!((pod.uid.as_str(), found), ("a", share(gpu, 2)));
-            assert_eq!(given.give(&waiting, pod, found), is_last);
+            assert_eq!(given.record(&waiting, pod, found), is_last);
         }
         // Then it is marked, and waits no more.
         let waiting = &waiting[1..];
         let (pod, found) = given.find(waiting, 2).unwrap();
         assert_eq!(pod.uid, "b");
-        assert!(given.give(waiting, pod, found));
+        assert!(given.record(waiting, pod, found));
         assert_eq!(given.find(waiting, 3), None);
     }
 }

@@ -18,8 +18,10 @@ use tokio::sync::watch;
 use tokio_stream::StreamExt;
 use tokio_stream::wrappers::UnixListenerStream;
 
-use super::allocations::{Allocations, FORGET_AFTER, Groups, Held, Holder};
-use super::extender::{Api, Given};
+use super::allocations::{
+    AllocationError, Allocations, BoxError, DeviceHolders, FORGET_AFTER, Groups, Holder,
+};
+use super::extender::{Api, ApiError, AssignedShares};
 use super::kubelet::Mended;
 use super::proto;
 use super::resources::{Mode, Placement, Resource, ResourceError};
@@ -43,14 +45,14 @@ pub trait Node: Groups + Clone + Sync + 'static {
     /// The devices.
     ///
     /// # Errors
-    /// In words, also while the daemon is not there.
-    fn gpus(&mut self) -> Result<Vec<Gpu>, String>;
+    /// Also while the daemon is not there.
+    fn gpus(&mut self) -> Result<Vec<Gpu>, BoxError>;
 
     /// Whether the daemon answers.
     ///
     /// # Errors
-    /// In words, when it does not.
-    fn probe(&mut self) -> Result<(), String>;
+    /// When it does not.
+    fn probe(&mut self) -> Result<(), BoxError>;
 }
 
 /// How containers are told what they get.
@@ -94,22 +96,22 @@ pub enum PluginError {
     #[error(transparent)]
     Resource(#[from] ResourceError),
     /// What was written down cannot be used.
-    #[error("{0}")]
-    State(String),
+    #[error(transparent)]
+    State(#[from] AllocationError),
     /// A socket cannot be made.
-    #[error("cannot listen on {path}: {error}")]
+    #[error("cannot listen on {path}: {source}")]
     Socket {
         /// The socket.
         path: PathBuf,
-        /// Why.
-        error: std::io::Error,
+        /// What the system says.
+        source: std::io::Error,
     },
     /// The daemon has other devices than it had.
     #[error("the daemon has other devices than before")]
     OtherDevices,
     /// No runtime.
     #[error("cannot start: {0}")]
-    Runtime(std::io::Error),
+    Runtime(#[source] std::io::Error),
 }
 
 /// Ends a plugin.
@@ -157,21 +159,22 @@ struct Shared<N> {
     resources: Vec<Resource>,
     allocations: Mutex<Allocations<N>>,
     /// What the extender's pods have been given.
-    given: Mutex<Given>,
+    given: Mutex<AssignedShares>,
 }
 
 impl<N: Node> Shared<N> {
     /// Does something with the allocations, where waiting holds up nobody.
     async fn with<T: Send + 'static>(
         self: &Arc<Self>,
-        work: impl FnOnce(&Self, &mut Allocations<N>) -> Result<T, String> + Send + 'static,
-    ) -> Result<T, String> {
+        work: impl FnOnce(&Self, &mut Allocations<N>) -> Result<T, AllocationError> + Send + 'static,
+    ) -> Result<T, AllocationError> {
         let shared = Arc::clone(self);
         let done = tokio::task::spawn_blocking(move || {
             let mut all = shared.allocations.lock();
             work(&shared, &mut all)
         });
-        done.await.map_err(|error| error.to_string())?
+        done.await
+            .map_err(|error| AllocationError::Daemon(error.into()))?
     }
 
     fn say(&self, text: &str) {
@@ -181,11 +184,11 @@ impl<N: Node> Shared<N> {
     /// Asks the API server, where waiting holds up nobody; None where there is no extender.
     async fn api<T: Send + 'static>(
         &self,
-        ask: impl FnOnce(&Api) -> Result<T, String> + Send + 'static,
-    ) -> Option<Result<T, String>> {
+        ask: impl FnOnce(&Api) -> Result<T, ApiError> + Send + 'static,
+    ) -> Option<Result<T, ApiError>> {
         let api = self.settings.extender.clone()?;
         let asked = tokio::task::spawn_blocking(move || ask(&api)).await;
-        Some(asked.unwrap_or_else(|error| Err(error.to_string())))
+        Some(asked.unwrap_or_else(|error| Err(ApiError::Thread(error.into()))))
     }
 
     /// The extender reads from the node's status how many GPUs there are; a kubelet that starts resets
@@ -193,7 +196,7 @@ impl<N: Node> Shared<N> {
     async fn count_gpus(&self) {
         let count = self.gpus.len();
         if let Some(Err(error)) = self.api(move |api| api.count(count)).await {
-            self.say(&error);
+            self.say(&error.to_string());
         }
     }
 }
@@ -239,8 +242,7 @@ async fn serve<N: Node>(
         ));
     }
     let prefix = prefix(settings.mode.word());
-    let allocations =
-        Allocations::open(node.clone(), &settings.state, &prefix).map_err(PluginError::State)?;
+    let allocations = Allocations::open(node.clone(), &settings.state, &prefix)?;
     let shared = Arc::new(Shared {
         numa: gpus.iter().map(numa).collect(),
         gpus,
@@ -277,13 +279,15 @@ async fn gpus<N: Node>(settings: &Settings, node: &N, stop: &mut Stop) -> Option
     loop {
         let mut node = node.clone();
         let asked = tokio::task::spawn_blocking(move || node.gpus()).await;
-        match asked.unwrap_or_else(|error| Err(error.to_string())) {
+        match asked.unwrap_or_else(|error| Err(error.into())) {
             Ok(gpus) => return Some(gpus),
-            Err(error) if error != said => {
-                (settings.say)(&format!("waiting for the daemon at {error}"));
-                said = error;
+            Err(error) => {
+                let error = error.to_string();
+                if error != said {
+                    (settings.say)(&format!("waiting for the daemon at {error}"));
+                    said = error;
+                }
             }
-            Err(_) => {}
         }
         if stop.within(pause).await {
             return None;
@@ -312,12 +316,12 @@ async fn watch_health<N: Node>(
             tokio::task::spawn_blocking(move || node.probe())
         };
         let now = match tokio::time::timeout(PATIENCE, &mut asked).await {
-            Ok(answer) => answer.unwrap_or_else(|error| Err(error.to_string())),
+            Ok(answer) => answer.unwrap_or_else(|error| Err(error.into())),
             Err(_) => {
                 // One that hangs is not asked again before it answers.
                 shared.say("the daemon does not answer in time");
                 healthy.send_replace(false);
-                asked.await.unwrap_or_else(|error| Err(error.to_string()))
+                asked.await.unwrap_or_else(|error| Err(error.into()))
             }
         };
         let before = *healthy.borrow();
@@ -326,7 +330,7 @@ async fn watch_health<N: Node>(
             (Ok(()), false) => {
                 let mut node = node.clone();
                 let gpus = tokio::task::spawn_blocking(move || node.gpus()).await;
-                match gpus.unwrap_or_else(|error| Err(error.to_string())) {
+                match gpus.unwrap_or_else(|error| Err(error.into())) {
                     Ok(gpus) if !same(&gpus, &shared.gpus) => {
                         return Err(PluginError::OtherDevices);
                     }
@@ -373,14 +377,14 @@ async fn watch_pods<N: Node>(shared: Arc<Shared<N>>) -> Result<(), PluginError> 
             Ok(())
         });
         if let Err(error) = swept.await {
-            shared.say(&error);
+            shared.say(&error.to_string());
         }
     }
 }
 
 /// Which container has which device.
-fn held(pods: proto::ListPodResourcesResponse) -> Held {
-    let mut held = Held::new();
+fn held(pods: proto::ListPodResourcesResponse) -> DeviceHolders {
+    let mut held = DeviceHolders::new();
     for pod in pods.pod_resources {
         for container in pod.containers {
             let holder = Holder {
@@ -452,9 +456,9 @@ async fn offer<N: Node>(
             tokio::time::sleep(LOOK).await;
         }
         std::fs::remove_file(&socket).ok();
-        let failed = |error| PluginError::Socket {
+        let failed = |source| PluginError::Socket {
             path: socket.clone(),
-            error,
+            source,
         };
         let listener = match UnixListener::bind(&socket) {
             Ok(listener) => UnixListenerStream::new(listener),

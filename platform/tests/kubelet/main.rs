@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use platform::gpus::{Gpu, MIB};
-use platform::kubernetes::allocations::{Groups, Limits};
+use platform::kubernetes::allocations::{BoxError, Groups, Limits};
 use platform::kubernetes::extender::Api;
 use platform::kubernetes::plugin::{self, Node, Settings, Stopper, Strategy};
 use platform::kubernetes::proto::{self, method};
@@ -49,7 +49,7 @@ impl Daemon {
         self.0.lock().unwrap().groups.clone()
     }
 
-    fn answers(&self) -> Result<std::sync::MutexGuard<'_, State>, String> {
+    fn answers(&self) -> Result<std::sync::MutexGuard<'_, State>, BoxError> {
         let state = self.0.lock().unwrap();
         if state.is_dead {
             Err("nobody there".into())
@@ -60,18 +60,18 @@ impl Daemon {
 }
 
 impl Groups for Daemon {
-    fn add(&mut self, name: &str, limits: &Limits) -> Result<PathBuf, String> {
+    fn add(&mut self, name: &str, limits: &Limits) -> Result<PathBuf, BoxError> {
         self.answers()?
             .groups
             .insert(name.to_owned(), limits.clone());
         Ok(Path::new("/pipe/groups").join(name))
     }
 
-    fn change(&mut self, name: &str, limits: &Limits) -> Result<(), String> {
+    fn change(&mut self, name: &str, limits: &Limits) -> Result<(), BoxError> {
         self.add(name, limits).map(drop)
     }
 
-    fn remove(&mut self, name: &str) -> Result<(), String> {
+    fn remove(&mut self, name: &str) -> Result<(), BoxError> {
         self.answers()?
             .groups
             .remove(name)
@@ -79,13 +79,13 @@ impl Groups for Daemon {
             .ok_or_else(|| "none".into())
     }
 
-    fn names(&mut self) -> Result<BTreeSet<String>, String> {
+    fn names(&mut self) -> Result<BTreeSet<String>, BoxError> {
         Ok(self.answers()?.groups.keys().cloned().collect())
     }
 }
 
 impl Node for Daemon {
-    fn gpus(&mut self) -> Result<Vec<Gpu>, String> {
+    fn gpus(&mut self) -> Result<Vec<Gpu>, BoxError> {
         let first = self.answers()?.first;
         let gpu = |index: u32| Gpu {
             index,
@@ -96,7 +96,7 @@ impl Node for Daemon {
         Ok(vec![gpu(first), gpu(first + 1)])
     }
 
-    fn probe(&mut self) -> Result<(), String> {
+    fn probe(&mut self) -> Result<(), BoxError> {
         self.answers().map(drop)
     }
 }

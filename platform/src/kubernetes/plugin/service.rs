@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use tokio::sync::watch;
@@ -16,11 +16,53 @@ use tonic_prost::ProstCodec;
 use tower::service_fn;
 
 use super::{Node, Shared, Strategy, pods};
-use crate::cdi::{self, Spec};
-use crate::kubernetes::allocations::Limits;
-use crate::kubernetes::extender::{Api, Assumed, Share};
+use crate::cdi::{self, CdiError, Spec};
+use crate::kubernetes::allocations::{AllocationError, Limits};
+use crate::kubernetes::extender::{Api, ApiError, Assumed, Share};
 use crate::kubernetes::proto::{self, method};
 use crate::kubernetes::resources::{Grant, Kind, Resource, environment, mounts};
+
+/// Why a container does not get the GPU that a scheduler chose for its pod.
+#[derive(Debug, thiserror::Error)]
+enum ChoiceError {
+    #[error(
+        "the scheduler chose GPU {gpu} for pod {namespace}/{pod}, which has no room for {units} units: a pod \
+         that it never saw has some of it, or another scheduler placed this one"
+    )]
+    NoRoom {
+        gpu: u32,
+        namespace: String,
+        pod: String,
+        units: usize,
+    },
+    #[error(
+        "the scheduler chose several GPUs for a container of pod {namespace}/{pod}, and a container's \
+         memory is on one: take the label aliyun.com/gpu-count off the pod"
+    )]
+    SeveralGpus { namespace: String, pod: String },
+    #[error(
+        "no pod of this node for which a GPU was chosen asks for {0} units: let the scheduler ask \
+         the extender, or start the plugin without --extender-api"
+    )]
+    NoPod(usize),
+}
+
+/// Why a container does not get what it was granted.
+#[derive(Debug, thiserror::Error)]
+enum ResponseError {
+    /// There is no such resource.
+    #[error("{}", .0.message())]
+    Resource(Box<Status>),
+    #[error("cannot write {}: {source}", path.display())]
+    Write {
+        path: PathBuf,
+        source: std::io::Error,
+    },
+    #[error(transparent)]
+    Specification(#[from] CdiError),
+    #[error(transparent)]
+    Allocation(#[from] AllocationError),
+}
 
 /// The service of one resource.
 #[derive(Debug)]
@@ -187,7 +229,9 @@ impl<N: Node> Service<N> {
             let pod = self.chosen(&waiting, &grant).map_err(refused)?;
             let of_pod = pod.as_ref().map(|(pod, _)| pod.units());
             let of_pod = of_pod.unwrap_or(u64::try_from(of_request).unwrap_or(u64::MAX));
-            let given = self.give(container.device_ids, grant, of_pod).await;
+            let given = self
+                .container_response(container.device_ids, grant, of_pod)
+                .await;
             answer.container_responses.push(given.map_err(refused)?);
             if let Some((pod, share)) = pod {
                 self.follow(&waiting, pod, share).await.map_err(refused)?;
@@ -220,7 +264,7 @@ impl<N: Node> Service<N> {
         &self,
         waiting: &[Assumed],
         grant: &Grant,
-    ) -> Result<Option<(Assumed, Share)>, String> {
+    ) -> Result<Option<(Assumed, Share)>, ChoiceError> {
         if self.shared.settings.extender.is_none() {
             return Ok(None);
         }
@@ -232,31 +276,32 @@ impl<N: Node> Service<N> {
         match self.find(waiting, grant.units) {
             Some((pod, share)) => match share.gpu {
                 Some(_) if share.gpu == number => Ok(Some((pod, share))),
-                Some(gpu) => Err(format!(
-                    "the scheduler chose GPU {gpu} for pod {}/{}, which has no room for {} units: a pod \
-                     that it never saw has some of it, or another scheduler placed this one",
-                    pod.namespace, pod.name, grant.units
-                )),
-                None => Err(format!(
-                    "the scheduler chose several GPUs for a container of pod {}/{}, and a container's \
-                     memory is on one: take the label aliyun.com/gpu-count off the pod",
-                    pod.namespace, pod.name
-                )),
+                Some(gpu) => Err(ChoiceError::NoRoom {
+                    gpu,
+                    namespace: pod.namespace,
+                    pod: pod.name,
+                    units: grant.units,
+                }),
+                None => Err(ChoiceError::SeveralGpus {
+                    namespace: pod.namespace,
+                    pod: pod.name,
+                }),
             },
             None if self.shared.gpus.len() == 1 => Ok(None),
-            None => Err(format!(
-                "no pod of this node for which a GPU was chosen asks for {} units: let the scheduler ask \
-                 the extender, or start the plugin without --extender-api",
-                grant.units
-            )),
+            None => Err(ChoiceError::NoPod(grant.units)),
         }
     }
 
     /// Says that a container has what was chosen; its pod is told when all of them have.
-    async fn follow(&self, waiting: &[Assumed], pod: Assumed, share: Share) -> Result<(), String> {
+    async fn follow(
+        &self,
+        waiting: &[Assumed],
+        pod: Assumed,
+        share: Share,
+    ) -> Result<(), ApiError> {
         let is_last = {
             let mut given = self.shared.given.lock();
-            given.give(waiting, &pod, share)
+            given.record(waiting, &pod, share)
         };
         match is_last {
             true => {
@@ -268,12 +313,12 @@ impl<N: Node> Service<N> {
     }
 
     /// Gives a container what it was granted.
-    async fn give(
+    async fn container_response(
         &self,
         ids: Vec<String>,
         grant: Grant,
         of_pod: u64,
-    ) -> Result<proto::ContainerAllocateResponse, String> {
+    ) -> Result<proto::ContainerAllocateResponse, ResponseError> {
         let settings = &self.shared.settings;
         let envs = environment(&settings.mode, &grant, of_pod, &self.shared.gpus);
         if grant.gpus.is_empty() {
@@ -289,12 +334,12 @@ impl<N: Node> Service<N> {
         };
         let name = self
             .resource()
-            .map_err(|status| status.message().to_owned())?
+            .map_err(|status| ResponseError::Resource(Box::new(status)))?
             .name
             .clone();
         let given = self
             .shared
-            .with(move |_, all| all.give(&name, &ids, limits));
+            .with(move |_, all| all.allocate(&name, &ids, limits));
         let (folder, group) = given.await?;
         let mounts = mounts(&settings.mode, &folder, &settings.library);
         match &settings.strategy {
@@ -312,8 +357,7 @@ impl<N: Node> Service<N> {
             Strategy::Cdi(folder) => {
                 let env = envs.iter().map(|(name, value)| format!("{name}={value}"));
                 let spec = Spec::of_one(&group, env.collect(), &mounts);
-                let spec = spec.map_err(|error| error.to_string())?;
-                self.write(folder, &group, &spec.json())?;
+                self.write(folder, &group, &spec?.json())?;
                 Ok(proto::ContainerAllocateResponse {
                     cdi_devices: vec![proto::CdiDevice {
                         name: format!("{}={group}", cdi::KIND),
@@ -325,14 +369,17 @@ impl<N: Node> Service<N> {
     }
 
     /// Writes a specification, so that there is always a whole one.
-    fn write(&self, folder: &Path, group: &str, text: &str) -> Result<(), String> {
+    fn write(&self, folder: &Path, group: &str, text: &str) -> Result<(), ResponseError> {
         let path = |group: &str, ending| folder.join(format!("openmps-{group}.{ending}"));
         let write = || -> std::io::Result<()> {
             std::fs::create_dir_all(folder)?;
             std::fs::write(path(group, "new"), text)?;
             std::fs::rename(path(group, "new"), path(group, "json"))
         };
-        write().map_err(|error| format!("cannot write {}: {error}", path(group, "json").display()))
+        write().map_err(|source| ResponseError::Write {
+            path: path(group, "json"),
+            source,
+        })
     }
 
     /// A container is about to be started: by now the kubelet says which devices it has of both
