@@ -157,7 +157,8 @@ impl Context {
             return;
         }
         if let Some(mean) = self.durations.mean(sort) {
-            self.running.expect(mean + mean / 8 + PATIENCE);
+            // Half as much again: a mean of few may be of kernels whose ends were seen together.
+            self.running.expect(mean + mean / 2 + PATIENCE);
         }
     }
 

@@ -106,7 +106,13 @@ impl Drop for Poller {
     fn drop(&mut self) {
         self.state.stop.store(true, Ordering::SeqCst);
         self.state.waker.wake();
-        if let Some(thread) = self.thread.take() {
+        // The last who knew the engine may be a client's streams that only the thread still looks at; it ends by itself.
+        let this = std::thread::current().id();
+        if let Some(thread) = self
+            .thread
+            .take()
+            .filter(|poller| poller.thread().id() != this)
+        {
             let _ = thread.join();
         }
         for device in &self.state.devices {
