@@ -3,7 +3,9 @@
 
 mod common;
 
-use common::{Controls, Fake};
+use std::time::Duration;
+
+use common::{Controls, Fake, PTX, poke, until};
 use engine::arena::GRANULE;
 use engine::conformance::rig::{Guest, noise};
 use protocol::operations::Copy;
@@ -77,4 +79,35 @@ fn a_granule_in_each_chunk_does_not_keep_more_than_as_much_again() {
     }
     let taken = controls.counts()[4];
     assert!(taken as u64 <= 2 * used + (512 << 20), "{taken}");
+}
+
+#[test]
+fn what_turns_out_to_take_long_is_alone_with_the_driver() {
+    let fake = Fake::new(&["VERSION=12040"]);
+    let engine = fake.open().unwrap();
+    let controls = Controls::of(&fake);
+    let mut guest = Guest::new(&engine);
+    let device = guest.commit(0, GRANULE);
+    let module = guest.module(PTX);
+    controls.spin(true);
+    // Nothing is known of the kernel, and so another goes to the driver behind the first.
+    for _ in 0..2 {
+        guest.launch(0, module, 1, 1, &poke(0, 1));
+        guest.client.stop_polling();
+    }
+    until("both are with the driver", || controls.queued() >= 2);
+    std::thread::sleep(Duration::from_millis(100));
+    controls.end_one();
+    until("the first has ended", || guest.told.completed(0).len() == 1);
+    let queued = controls.queued();
+    assert!(queued > 0, "the second spins");
+    // It is known by now that the second takes long.
+    guest.launch(0, module, 1, 1, &poke(device, 3));
+    guest.client.stop_polling();
+    std::thread::sleep(Duration::from_millis(20));
+    let more = controls.queued() - queued;
+    controls.spin(false);
+    assert_eq!(guest.wait(0), Ok(()));
+    assert_eq!(guest.word(device), 3);
+    assert_eq!(more, 0, "more went to the driver");
 }

@@ -151,14 +151,14 @@ impl Context {
         self.device.gate().pass(&self.running)
     }
 
-    /// Tells the gate of an operation that passed it and takes long, as far as that is known.
-    pub(crate) fn expect(&self, (sort, expected): (WorkSignature, u32)) {
-        if Duration::from_micros(expected.into()) <= PATIENCE {
-            return;
-        }
-        if let Some(mean) = self.durations.mean(sort) {
-            // Half as much again: a mean of few may be of kernels whose ends were seen together.
-            self.running.expect(mean + mean / 2 + PATIENCE);
+    /// Tells the gate of operations that passed it, the first of which runs now and each other after those before it, if they
+    /// are known to take long.
+    pub(crate) fn expect(&self, operations: impl Iterator<Item = WorkSignature>) {
+        let means = operations.filter_map(|sort| self.durations.mean(sort));
+        let together: Duration = means.sum();
+        if together > PATIENCE {
+            // Half as much again: a mean of few may be of operations whose ends were seen together.
+            self.running.expect(together + together / 2 + PATIENCE);
         }
     }
 

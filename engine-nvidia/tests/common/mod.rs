@@ -101,6 +101,11 @@ impl Controls {
         self.turn(b"fake_spin\0", on);
     }
 
+    /// Ends the first kernel that spins; the others go on.
+    pub fn end_one(&self) {
+        self.turn(b"fake_end\0", true);
+    }
+
     fn turn(&self, what: &[u8], on: bool) {
         // SAFETY: the functions that are named here have this type in `driver.c`.
         unsafe {

@@ -179,6 +179,9 @@ impl Stream {
                 }
                 state.ended_now.clear();
                 state.looked_at = now;
+                if took > Duration::from_micros(MOST_AHEAD) {
+                    self.expect_anew(state);
+                }
             }
             if progress && !state.is_under_way() {
                 state.completion_predictor.end(Instant::now());
@@ -204,6 +207,21 @@ impl Stream {
             if !state.is_fetching() {
                 self.sign_rest(state);
             }
+        }
+    }
+
+    /// What took long is known by now to take long, and the driver may have more of it, which was thought short.
+    fn expect_anew(&self, state: &mut StreamState) {
+        let durations = self.context.durations();
+        for issued in &mut state.issued {
+            let (sort, expected) = &mut issued.length;
+            state.expected -= u64::from(*expected);
+            *expected = durations.expected(*sort, *expected);
+            state.expected += u64::from(*expected);
+        }
+        if state.expected > MOST_AHEAD {
+            self.context
+                .expect(state.issued.iter().map(|issued| issued.length.0));
         }
     }
 

@@ -176,7 +176,10 @@ impl Stream {
             work => work,
         };
         let length = self.length(&work);
-        self.context.expect(length);
+        if u64::from(length.1) > MOST_AHEAD {
+            let ahead = state.issued.iter().map(|issued| issued.length.0);
+            self.context.expect(ahead.chain([length.0]));
+        }
         match work {
             Work::Launch(launch)
                 if (length.1 < SHORT || !self.is_recorded()) && state.batches.take(&launch) =>
