@@ -23,7 +23,7 @@ use crate::servers::registry::{Client, ServerId};
 pub(crate) const COUNTED_WITHIN: Duration = Duration::from_secs(5);
 
 /// How long the look at the devices may take.
-pub(crate) const LOOKED_WITHIN: Duration = Duration::from_secs(60);
+pub(crate) const SCANNED_WITHIN: Duration = Duration::from_secs(60);
 
 /// Questions that may wait for something at a time.
 pub(crate) const MAX_WAITING: usize = 1024;
@@ -70,8 +70,8 @@ pub(crate) struct DeviceScan {
 #[derive(Debug, Default)]
 pub struct Views {
     pub(crate) counting: BTreeMap<u64, Counting>,
-    pub(crate) looking: Vec<Asker>,
-    pub(crate) look: Option<DeviceScan>,
+    pub(crate) waiting_for_scan: Vec<Asker>,
+    pub(crate) scan: Option<DeviceScan>,
     pub(crate) found: Vec<ListedDevice>,
 }
 
@@ -79,7 +79,7 @@ impl Views {
     /// When the first of them is given up.
     pub fn next_deadline(&self) -> Option<Instant> {
         let counting = self.counting.values().map(|counting| counting.deadline);
-        let look = self.look.iter().map(|look| look.deadline);
+        let look = self.scan.iter().map(|look| look.deadline);
         counting.chain(look).min()
     }
 }

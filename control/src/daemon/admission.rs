@@ -121,7 +121,7 @@ impl Daemon {
             .for_key(&key)
             .and_then(|id| self.registry.servers.get(&id))
             .map_or(&self.defaults, |server| &server.settings);
-        let mut fields = match settings.narrow(wishes, self.default_priority) {
+        let mut fields = match settings.limits_for_client(wishes, self.default_priority) {
             Ok(fields) => fields,
             Err(error) => return self.refuse(&connection, Some(pid), group, &error.to_string()),
         };

@@ -65,7 +65,7 @@ impl Daemon {
                     EpollToken::Server(id) => self.server_spoke(id),
                     EpollToken::Process(id) => self.server_ended(id, None),
                     EpollToken::Page => self.page_ended(),
-                    EpollToken::DeviceScan => self.look_spoke(),
+                    EpollToken::DeviceScan => self.scan_printed(),
                     EpollToken::Underlay(number) => self.underlay_spoke(number),
                 }
             }

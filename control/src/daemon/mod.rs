@@ -7,6 +7,7 @@ mod admission;
 mod answers;
 mod compute_modes;
 mod connections;
+mod device_scan;
 mod epoll_token;
 pub(crate) mod error;
 mod event_loop;

@@ -1,8 +1,6 @@
 //! Answers to what programs ask of devices and clients: servers are asked what their clients have taken, and the answer waits for them.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::{ErrorKind, Read};
-use std::process::Stdio;
 use std::time::Instant;
 
 use protocol::control_messages::{
@@ -14,17 +12,15 @@ use transport::socket::Connection;
 
 use super::Daemon;
 use super::admission::namespace_of;
-use super::epoll_token::EpollToken;
-use super::error::ScanError;
-use crate::commands::{Caller, device_from_json};
+use crate::commands::Caller;
 use crate::compute_mode::{SoftwareModes, is_software_name};
 use crate::servers::limits::limits_of;
 use crate::servers::placement::{Requester, server_for};
 use crate::servers::process::SERVER_NAME;
 use crate::servers::registry::{Client, ServerId};
 use crate::views::{
-    Asker, Budget, COUNTED_WITHIN, ClientId, Counting, DeviceScan, LOOKED_WITHIN, MAX_PRINTED,
-    MAX_WAITING, limit_of_group, nvidia_driver, sum,
+    Asker, Budget, COUNTED_WITHIN, ClientId, Counting, MAX_WAITING, limit_of_group, nvidia_driver,
+    sum,
 };
 
 impl Daemon {
@@ -48,7 +44,7 @@ impl Daemon {
             identity: peer.identity(),
             connection,
         };
-        if self.views.counting.len() + self.views.looking.len() >= MAX_WAITING {
+        if self.views.counting.len() + self.views.waiting_for_scan.len() >= MAX_WAITING {
             return self.refuse_view(&asker, "too many wait to be shown the devices");
         }
         if !self.devices_known().is_empty() {
@@ -57,16 +53,16 @@ impl Daemon {
         if let Err(error) = self.scan_devices() {
             return self.refuse_view(&asker, &error.to_string());
         }
-        self.views.looking.push(asker);
+        self.views.waiting_for_scan.push(asker);
     }
 
-    fn refuse_view(&self, asker: &Asker, why: &str) {
+    pub(super) fn refuse_view(&self, asker: &Asker, why: &str) {
         let Caller { pid, group, .. } = asker.caller;
         self.refuse(&asker.connection, Some(pid), group, why);
     }
 
     /// The devices that a server has, or would have.
-    fn devices_known(&self) -> &[ListedDevice] {
+    pub(super) fn devices_known(&self) -> &[ListedDevice] {
         match &*self.devices {
             [] => &self.views.found,
             devices => devices,
@@ -97,7 +93,7 @@ impl Daemon {
     }
 
     /// Has servers say what the clients have that an asker is shown.
-    fn count(&mut self, asker: Asker) {
+    pub(super) fn count(&mut self, asker: Asker) {
         let mut awaited = BTreeMap::new();
         for (id, session) in self.clients_for(&asker) {
             let request = self.number();
@@ -232,7 +228,7 @@ impl Daemon {
             memory_limit: asker.request.memory_limit.clone(),
             ..ClientFields::default()
         };
-        let fields = settings.narrow(&wishes, self.default_priority)?;
+        let fields = settings.limits_for_client(&wishes, self.default_priority)?;
         Ok(limits_of(&fields, devices).memory)
     }
 
@@ -401,93 +397,6 @@ impl Daemon {
             .collect()
     }
 
-    /// Has a process look at the devices, unless one does already.
-    fn scan_devices(&mut self) -> Result<(), ScanError> {
-        if self.views.look.is_some() {
-            return Ok(());
-        }
-        let log = self.instance.server_log.try_clone_file();
-        let mut child = (self.host.start_server)(None)
-            .arg("devices")
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(log?)
-            .spawn()?;
-        let watched = match &child.stdout {
-            Some(printed) => rustix::io::ioctl_fionbio(printed, true)
-                .and_then(|()| self.watch(printed, EpollToken::DeviceScan)),
-            None => Err(rustix::io::Errno::PIPE),
-        };
-        if let Err(error) = watched {
-            let _ = child.kill();
-            return Err(error.into());
-        }
-        self.views.look = Some(DeviceScan {
-            child,
-            printed: Vec::new(),
-            has_ended: false,
-            deadline: Instant::now() + LOOKED_WITHIN,
-        });
-        Ok(())
-    }
-
-    /// The process that looks at the devices has printed something, or ended.
-    pub(crate) fn look_spoke(&mut self) {
-        let Some(look) = &mut self.views.look else {
-            return;
-        };
-        let Some(from) = &mut look.child.stdout else {
-            return;
-        };
-        let mut bytes = [0; 4096];
-        loop {
-            match from.read(&mut bytes) {
-                Ok(0) => {
-                    look.has_ended = true;
-                    break;
-                }
-                Ok(count) if look.printed.len() + count <= MAX_PRINTED => {
-                    look.printed.extend(&bytes[..count]);
-                }
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return,
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Ok(_) | Err(_) => {
-                    look.printed.clear();
-                    break;
-                }
-            }
-        }
-        self.scan_is_over();
-    }
-
-    /// The look is over.
-    fn scan_is_over(&mut self) {
-        let Some(mut look) = self.views.look.take() else {
-            return;
-        };
-        if let Some(printed) = &look.child.stdout {
-            self.forget(printed);
-        }
-        // Without an end of its output it has not ended, and may be killed by its number. All children are
-        // reaped where the daemon hears of them.
-        if !look.has_ended {
-            let _ = look.child.kill();
-        }
-        let list: Vec<serde_json::Value> =
-            serde_json::from_slice(&look.printed).unwrap_or_default();
-        self.views.found = list.iter().filter_map(device_from_json).collect();
-        let waiting = std::mem::take(&mut self.views.looking);
-        if self.devices_known().is_empty() {
-            for asker in waiting {
-                self.refuse_view(&asker, "there is no device that works; server.log says why");
-            }
-            return;
-        }
-        for asker in waiting {
-            self.count(asker);
-        }
-    }
-
     pub(crate) fn pass_deadlines_of_views(&mut self, now: Instant) {
         let late = |_: &u64, counting: &mut Counting| counting.deadline <= now;
         let late: Vec<_> = self.views.counting.extract_if(.., late).collect();
@@ -497,14 +406,7 @@ impl Daemon {
                 "a server has not said in time what its clients have",
             );
         }
-        if self
-            .views
-            .look
-            .as_ref()
-            .is_some_and(|look| look.deadline <= now)
-        {
-            self.scan_is_over();
-        }
+        self.end_late_scan(now);
     }
 }
 

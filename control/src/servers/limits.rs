@@ -76,7 +76,7 @@ impl ServerLimits {
     ///
     /// # Errors
     /// When a wish does not parse.
-    pub fn narrow(
+    pub fn limits_for_client(
         &self,
         client: &ClientFields,
         default_priority: u32,
@@ -198,7 +198,7 @@ mod tests {
                 memory_limit: Some(memory.into()),
                 ..ClientFields::default()
             };
-            settings.narrow(&client, 1)
+            settings.limits_for_client(&client, 1)
         };
         let got = ask("80", "0=1G").unwrap();
         assert_eq!(got.percentage.as_deref(), Some("50"));

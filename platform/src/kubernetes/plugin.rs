@@ -368,7 +368,7 @@ async fn watch_pods<N: Node>(shared: Arc<Shared<N>>) -> Result<(), PluginError> 
         let Ok(pods) = pods(&shared.settings.pod_resources).await else {
             continue;
         };
-        let held = held(pods);
+        let held = device_holders(pods);
         let swept = shared.with(move |shared, all| {
             all.sweep(&held, Instant::now(), FORGET_AFTER)?;
             if let Strategy::Cdi(folder) = &shared.settings.strategy {
@@ -383,7 +383,7 @@ async fn watch_pods<N: Node>(shared: Arc<Shared<N>>) -> Result<(), PluginError> 
 }
 
 /// Which container has which device.
-fn held(pods: proto::ListPodResourcesResponse) -> DeviceHolders {
+fn device_holders(pods: proto::ListPodResourcesResponse) -> DeviceHolders {
     let mut held = DeviceHolders::new();
     for pod in pods.pod_resources {
         for container in pod.containers {

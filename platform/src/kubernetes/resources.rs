@@ -116,7 +116,7 @@ pub enum Kind {
 
 /// A device as the kubelet sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Device {
+pub struct OfferedDevice {
     /// Its id, of at most 63 characters.
     pub id: String,
     /// Which GPU it is of, as a place in the list of GPUs; None for a share, which is of any.
@@ -133,7 +133,7 @@ pub struct Resource {
     /// What its devices are.
     pub kind: Kind,
     /// Its devices.
-    pub devices: Vec<Device>,
+    pub devices: Vec<OfferedDevice>,
     by_id: BTreeMap<String, usize>,
 }
 
@@ -272,7 +272,7 @@ impl Mode {
             }
             Self::Openmps { unit } => {
                 let memory = memory_devices(gpus, *unit)?;
-                let shares = (0..gpus.len() * 100).map(|number| Device {
+                let shares = (0..gpus.len() * 100).map(|number| OfferedDevice {
                     id: format!("share-{number}"),
                     gpu: None,
                 });
@@ -295,7 +295,7 @@ impl Mode {
     }
 }
 
-fn memory_devices(gpus: &[Gpu], unit: MemoryUnit) -> Result<Vec<Device>, ResourceError> {
+fn memory_devices(gpus: &[Gpu], unit: MemoryUnit) -> Result<Vec<OfferedDevice>, ResourceError> {
     if let Some(gpu) = gpus.iter().find(|gpu| gpu.mib() < unit.mib()) {
         return Err(ResourceError::TooSmall {
             uuid: gpu.uuid.clone(),
@@ -309,11 +309,11 @@ fn memory_devices(gpus: &[Gpu], unit: MemoryUnit) -> Result<Vec<Device>, Resourc
 }
 
 /// So many devices of each GPU, whose ids begin so.
-fn of_each(gpus: &[Gpu], of: impl Fn(&Gpu) -> (u64, String)) -> Vec<Device> {
+fn of_each(gpus: &[Gpu], of: impl Fn(&Gpu) -> (u64, String)) -> Vec<OfferedDevice> {
     let mut devices = Vec::new();
     for (place, gpu) in gpus.iter().enumerate() {
         let (count, prefix) = of(gpu);
-        devices.extend((0..count).map(|number| Device {
+        devices.extend((0..count).map(|number| OfferedDevice {
             id: format!("{prefix}{number}"),
             gpu: Some(place),
         }));
@@ -339,7 +339,7 @@ impl Resource {
         name: &str,
         socket: &str,
         kind: Kind,
-        devices: Vec<Device>,
+        devices: Vec<OfferedDevice>,
     ) -> Result<Self, ResourceError> {
         // Each has its id, its health and the lengths of both.
         let bytes: usize = devices.iter().map(|device| device.id.len() + 20).sum();
@@ -366,7 +366,7 @@ impl Resource {
     ///
     /// # Errors
     /// When there is none.
-    pub fn device(&self, id: &str) -> Result<&Device, ResourceError> {
+    pub fn device(&self, id: &str) -> Result<&OfferedDevice, ResourceError> {
         let place = self.by_id.get(id);
         place
             .and_then(|&place| self.devices.get(place))
