@@ -35,14 +35,14 @@ impl NvidiaClient {
         // As it is kept, and once more while it is made ready for the driver. Who is the first to have it pays
         // for it; where it is there already, this is given back.
         let bytes = (data.len() + PADDING) as u64;
-        let mut charge = Charge::new(Arc::clone(&self.held));
+        let mut charge = Charge::new(Arc::clone(&self.server_memory));
         if !charge.grow(2 * bytes) {
             let log = format!(
                 "error: the server holds no more for this client: this image takes {} bytes, and {} are left \
                  of {}\n",
                 2 * bytes,
-                self.held.left(),
-                self.held.most()
+                self.server_memory.left(),
+                self.server_memory.most()
             );
             let code = CUresult::ERROR_OUT_OF_MEMORY;
             return Ok(operations::ImageLoadReply::written(
@@ -91,7 +91,7 @@ impl NvidiaClient {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
         let image = Arc::clone(image);
-        let module = Module::new(&context, image, &mut self.memory, &self.common.code)?;
+        let module = Module::new(&context, image, &mut self.memory, &self.client_streams.code)?;
         let device = context.device().number();
         for &variable in module.variables() {
             reply.extend(variable.base.to_le_bytes());
@@ -140,7 +140,7 @@ impl NvidiaClient {
         let attribute = CUfunction_attribute(attribute);
         if !self.module(module)?.can_set(attribute) {
             // Launches that were posted before keep the shared one.
-            let apart = self.module(module)?.apart(&self.common.code)?;
+            let apart = self.module(module)?.apart(&self.client_streams.code)?;
             self.modules.insert(module, Arc::new(apart));
         }
         self.module(module)?.set(kernel, attribute, value)

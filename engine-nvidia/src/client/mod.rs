@@ -43,16 +43,16 @@ const MOST_OBJECTS: usize = 1 << 16;
 /// One client.
 #[derive(Debug)]
 pub(crate) struct NvidiaClient {
-    common: Arc<ClientStreams>,
+    client_streams: Arc<ClientStreams>,
     contexts: HashMap<u32, Arc<Context>>,
     streams: HashMap<u32, Arc<Stream>>,
     /// Streams whose slot has another by now, and that may still have work.
-    former: Vec<Arc<Stream>>,
+    replaced_streams: Vec<Arc<Stream>>,
     modules: HashMap<u64, Arc<Module>>,
     /// Modules that were unloaded while memory was looked at, which may be theirs.
-    leaving: Vec<Arc<Module>>,
+    unloaded_modules: Vec<Arc<Module>>,
     /// Of the server's memory, what may be held for the client.
-    held: Arc<Bound>,
+    server_memory: Arc<Bound>,
     images: HashMap<u64, Arc<Image>>,
     runs: Runs<GraphRun>,
     arrays: HashMap<u64, Arc<Array>>,
@@ -83,7 +83,7 @@ impl NvidiaClient {
             staging,
             share,
             group,
-            held,
+            held: server_memory,
             observer,
         } = attachment;
         for device in &shared.devices {
@@ -93,24 +93,24 @@ impl NvidiaClient {
         let memory = Memory::new(&shared.devices, &windows, &addresses, host, staging)?;
         let waker = Arc::clone(shared.poller.waker());
         let devices = shared.devices.clone();
-        let common = Arc::new(ClientStreams::new(
+        let client_streams = Arc::new(ClientStreams::new(
             observer,
             waker,
             memory.cleared(),
             devices,
         ));
-        common.set_below_normal(share.priority != 0);
-        shared.poller.add(Arc::clone(&common));
+        client_streams.set_below_normal(share.priority != 0);
+        shared.poller.add(Arc::clone(&client_streams));
         Ok(Self {
             shared: Arc::clone(shared),
-            common,
+            client_streams,
             contexts: HashMap::new(),
             streams: HashMap::new(),
-            former: Vec::new(),
+            replaced_streams: Vec::new(),
             modules: HashMap::new(),
-            leaving: Vec::new(),
-            runs: Runs::new(&held),
-            held,
+            unloaded_modules: Vec::new(),
+            runs: Runs::new(&server_memory),
+            server_memory,
             images: HashMap::new(),
             arrays: HashMap::new(),
             textures: HashMap::new(),
@@ -160,7 +160,7 @@ impl Client for NvidiaClient {
 
     fn set_share(&mut self, share: Share) -> Result<(), CUresult> {
         self.claim.set(share)?;
-        if self.common.set_below_normal(share.priority != 0) {
+        if self.client_streams.set_below_normal(share.priority != 0) {
             for context in self.contexts.values() {
                 context.remake_streams();
             }
@@ -169,19 +169,19 @@ impl Client for NvidiaClient {
     }
 
     fn assist(&mut self) -> bool {
-        self.common.pause(false);
+        self.client_streams.pause(false);
         self.memory.tidy();
-        if !self.leaving.is_empty() && self.memory.looks_are_over() {
-            self.leaving.clear();
+        if !self.unloaded_modules.is_empty() && self.memory.looks_are_over() {
+            self.unloaded_modules.clear();
         }
-        self.common.poll(&mut self.scratch).progress
+        self.client_streams.poll(&mut self.scratch).progress
     }
 
     fn poll(&mut self) -> PollResult {
-        self.common.attend();
-        if self.common.poll(&mut self.scratch).progress {
+        self.client_streams.attend();
+        if self.client_streams.poll(&mut self.scratch).progress {
             PollResult::Progress
-        } else if self.common.is_busy() {
+        } else if self.client_streams.is_busy() {
             PollResult::Pending
         } else {
             PollResult::Idle
@@ -189,7 +189,7 @@ impl Client for NvidiaClient {
     }
 
     fn stop_polling(&mut self) {
-        self.common.leave();
+        self.client_streams.leave();
     }
 
     fn peek(&mut self, address: u64, bytes: u32) -> Result<u64, CUresult> {
@@ -259,7 +259,7 @@ impl Client for NvidiaClient {
         if id >= CONTEXT_SLOTS || self.contexts.contains_key(&id) {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
-        let observer = Arc::clone(&self.common.observer);
+        let observer = Arc::clone(&self.client_streams.observer);
         let device = Arc::clone(device);
         let context = Arc::new(Context::new(
             id,
@@ -268,11 +268,11 @@ impl Client for NvidiaClient {
             observer,
         ));
         self.claim.add(&context)?;
-        self.common.add_context(Arc::clone(&context));
+        self.client_streams.add_context(Arc::clone(&context));
         // The legacy stream comes with its context.
         let added = self.add_stream(id, 0, Arc::clone(&context));
         if added.is_err() {
-            self.common.remove_context(&context);
+            self.client_streams.remove_context(&context);
             self.claim.remove(&context);
             return added;
         }
@@ -291,7 +291,7 @@ impl Client for NvidiaClient {
             .ok_or(CUresult::ERROR_INVALID_CONTEXT)?;
         // What the driver has runs to its end; what waits fails.
         context.destroy();
-        self.common.remove_context(&context);
+        self.client_streams.remove_context(&context);
         self.claim.remove(&context);
         for stream in self.streams.values() {
             if Arc::ptr_eq(stream.context(), &context) {
@@ -393,7 +393,7 @@ impl Client for NvidiaClient {
         _data: &[u8],
         reply: &mut Vec<u8>,
     ) -> Result<operations::OutputTakeReply, CUresult> {
-        let taken = self.common.code.output().take(OUTPUT_PIECE, reply);
+        let taken = self.client_streams.code.output().take(OUTPUT_PIECE, reply);
         Ok(operations::OutputTakeReply {
             sink: taken.unwrap_or(OUTPUT_NONE),
         })
@@ -403,7 +403,7 @@ impl Client for NvidiaClient {
         self.context(request.context)?;
         // The others are those of the one context that all clients share.
         if CUlimit(request.limit) == CUlimit::PRINTF_FIFO_SIZE {
-            self.common.code.output().set_limit(request.value);
+            self.client_streams.code.output().set_limit(request.value);
         }
         Ok(())
     }

@@ -57,11 +57,11 @@ impl NvidiaClient {
         if before.as_ref().is_some_and(|stream| !stream.is_ending()) {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
-        let common = Arc::clone(&self.common);
+        let common = Arc::clone(&self.client_streams);
         let stream = Stream::new(slot, priority, context, common, before)?;
         if let Some(before) = self.streams.insert(slot, stream) {
-            self.former.retain(|stream| !stream.is_idle());
-            self.former.push(before);
+            self.replaced_streams.retain(|stream| !stream.is_idle());
+            self.replaced_streams.push(before);
         }
         Ok(())
     }
@@ -84,10 +84,10 @@ impl NvidiaClient {
         let local = module.local_bytes(request.kernel);
         if !device.has_local_memory(local) {
             // It may take as long as kernels run.
-            self.common.leave();
+            self.client_streams.leave();
             device.take_local_memory(local)?;
         }
-        launch.set_priorities(|asked| self.common.driver_priority(device, asked));
+        launch.set_priorities(|asked| self.client_streams.driver_priority(device, asked));
         Ok(launch)
     }
 
@@ -97,7 +97,7 @@ impl NvidiaClient {
             self.memory.remove_variable(variable.base);
         }
         if !self.memory.looks_are_over() {
-            self.leaving.push(module);
+            self.unloaded_modules.push(module);
         }
     }
 }

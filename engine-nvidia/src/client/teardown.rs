@@ -13,29 +13,29 @@ const LAST_LOOK: Duration = Duration::from_millis(1);
 
 impl Drop for NvidiaClient {
     fn drop(&mut self) {
-        self.common.close();
-        self.common.leave();
+        self.client_streams.close();
+        self.client_streams.leave();
         for context in self.contexts.values() {
             context.destroy();
         }
-        for stream in self.streams.values().chain(&self.former) {
+        for stream in self.streams.values().chain(&self.replaced_streams) {
             stream.clear();
             stream.context().abandon();
         }
         // The GPU must be done with the client's memory before that goes. This is the session's own
         // thread; nobody else waits. A device that dies ends the waiting: the poller asks it.
         let mut pause = FIRST_LOOK;
-        while self.common.is_busy() {
-            if !self.common.poll(&mut self.scratch).progress {
+        while self.client_streams.is_busy() {
+            if !self.client_streams.poll(&mut self.scratch).progress {
                 std::thread::sleep(pause);
                 pause = (pause * 2).min(LAST_LOOK);
                 if pause == LAST_LOOK {
                     // Should it never end.
-                    self.common.note_left();
+                    self.client_streams.note_left();
                 }
             }
         }
         self.memory.wait_for_looks();
-        self.shared.poller.remove(&self.common);
+        self.shared.poller.remove(&self.client_streams);
     }
 }
