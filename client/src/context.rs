@@ -7,10 +7,10 @@
 //! Owns contexts, by handle. `api::context` makes and ends them, nearly all else asks for the current one. Must not
 //! know what is made in a context: `Lifecycle` ends that.
 
+mod context_stack;
 mod limits;
 mod registry;
 pub(crate) mod thread_percentage;
-mod thread_stack;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
@@ -28,7 +28,7 @@ use crate::handle::{HandleKind, Key};
 use crate::session::connection::{Connection, Device};
 use crate::session::fork_local::ForkLocal;
 
-pub(crate) use thread_stack::{current, current_as_it_is, home, pop, push, replace, top, usable};
+pub(crate) use context_stack::{current, current_as_it_is, home, pop, push, replace, top, usable};
 
 /// Limits that a context keeps, by their numbers.
 const LIMITS: usize = 7;

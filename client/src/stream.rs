@@ -7,10 +7,10 @@
 pub(crate) mod attribute_values;
 mod attributes;
 pub(crate) mod capture;
+pub(crate) mod cross_stream_waits;
 pub(crate) mod event;
 pub(crate) mod host_function;
 mod table;
-pub(crate) mod waits;
 
 use std::cell::{Cell, RefCell};
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};

@@ -96,7 +96,7 @@ fn descriptor(array: CUarray) -> Result<CUDA_ARRAY3D_DESCRIPTOR, CUresult> {
     Ok(array.shape.descriptor(array.level))
 }
 
-fn narrow(side: usize) -> u32 {
+fn saturating_u32(side: usize) -> u32 {
     // Far fewer elements than that fit in any direction.
     u32::try_from(side).unwrap_or(u32::MAX)
 }
@@ -108,8 +108,8 @@ pub(crate) fn cuArrayGetDescriptor(
     array_descriptor.required()?;
     let whole = descriptor(array)?;
     array_descriptor.set(CUDA_ARRAY_DESCRIPTOR_v1 {
-        Width: narrow(whole.Width),
-        Height: narrow(whole.Height),
+        Width: saturating_u32(whole.Width),
+        Height: saturating_u32(whole.Height),
         Format: whole.Format,
         NumChannels: whole.NumChannels,
     })
@@ -135,9 +135,9 @@ pub(crate) fn cuArray3DGetDescriptor(
     array_descriptor.required()?;
     let whole = descriptor(array)?;
     array_descriptor.set(CUDA_ARRAY3D_DESCRIPTOR_v1 {
-        Width: narrow(whole.Width),
-        Height: narrow(whole.Height),
-        Depth: narrow(whole.Depth),
+        Width: saturating_u32(whole.Width),
+        Height: saturating_u32(whole.Height),
+        Depth: saturating_u32(whole.Depth),
         Format: whole.Format,
         NumChannels: whole.NumChannels,
         Flags: whole.Flags,

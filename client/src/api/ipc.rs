@@ -37,7 +37,7 @@ pub(super) fn handle_of(kind: [u8; 8], token: [u64; 4]) -> [u8; 64] {
 ///
 /// # Errors
 /// CUDA_ERROR_INVALID_VALUE for what is no handle of this kind.
-pub(super) fn token_in(kind: [u8; 8], bytes: &[u8; 64]) -> Result<[u64; 4], CUresult> {
+pub(super) fn token_in_handle(kind: [u8; 8], bytes: &[u8; 64]) -> Result<[u64; 4], CUresult> {
     if bytes[..8] != kind {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
@@ -88,7 +88,7 @@ pub(crate) fn cuIpcOpenMemHandle_v2(
     if flags != CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
-    let token = token_in(MEMORY, &handle.reserved)?;
+    let token = token_in_handle(MEMORY, &handle.reserved)?;
     dptr.set(open(&current, token, 0)?)
 }
 
@@ -180,7 +180,7 @@ pub(crate) fn cuIpcGetEventHandle(handle: Out<CUipcEventHandle>, event: CUevent)
 pub(crate) fn cuIpcOpenEventHandle(event: Out<CUevent>, handle: CUipcEventHandle) -> Outcome {
     let current = current()?;
     event.required()?;
-    let token = token_in(EVENT, &handle.reserved).map_err(|_| CUresult::ERROR_MAP_FAILED)?;
+    let token = token_in_handle(EVENT, &handle.reserved).map_err(|_| CUresult::ERROR_MAP_FAILED)?;
     let opened = session()?.call(&EventOpen { token })?;
     let flags = CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING;
     let shared = Some(opened.fields.event);
@@ -196,10 +196,13 @@ mod tests {
     fn a_handle_holds_its_token_and_only_for_its_kind() {
         let token = [1, 2, 3, u64::MAX];
         let bytes = handle_of(MEMORY, token);
-        assert_eq!(token_in(MEMORY, &bytes), Ok(token));
-        assert_eq!(token_in(EVENT, &bytes), Err(CUresult::ERROR_INVALID_VALUE));
+        assert_eq!(token_in_handle(MEMORY, &bytes), Ok(token));
         assert_eq!(
-            token_in(MEMORY, &[0; 64]),
+            token_in_handle(EVENT, &bytes),
+            Err(CUresult::ERROR_INVALID_VALUE)
+        );
+        assert_eq!(
+            token_in_handle(MEMORY, &[0; 64]),
             Err(CUresult::ERROR_INVALID_VALUE)
         );
     }

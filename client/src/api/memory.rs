@@ -12,7 +12,7 @@ use cuda_abi::types::{
 };
 use protocol::operations::{HostAlloc, HostFree, MemFree, MemInfo};
 
-use super::{Outcome, narrow};
+use super::{Outcome, narrow_address};
 use crate::context::{current_as_it_is, home as current};
 use crate::memory::ranges::{Origin, Range};
 use crate::os::prefault;
@@ -158,7 +158,7 @@ pub(crate) fn cuMemGetAddressRange(
 ) -> Outcome {
     let range = device_range(u64::from(dptr))?;
     if !base.is_null() {
-        base.set(narrow(range.base)?)?;
+        base.set(narrow_address(range.base)?)?;
     }
     size.set_if(u32::try_from(range.bytes).unwrap_or(u32::MAX));
     Ok(())
@@ -244,7 +244,7 @@ pub(crate) fn cuMemHostGetDevicePointer(
     flags: u32,
 ) -> Outcome {
     dptr.required()?;
-    host_pointer(pointer, flags).and_then(|address| dptr.set(narrow(address)?))
+    host_pointer(pointer, flags).and_then(|address| dptr.set(narrow_address(address)?))
 }
 
 pub(crate) fn cuMemHostGetDevicePointer_v2(

@@ -94,6 +94,6 @@ fn given(handle: u64) -> Outcome {
 }
 
 /// An address for the interfaces before CUDA 3.2, which have 32 bits for it.
-fn narrow(address: u64) -> Result<u32, cuda_abi::CUresult> {
+fn narrow_address(address: u64) -> Result<u32, cuda_abi::CUresult> {
     u32::try_from(address).map_err(|_| cuda_abi::CUresult::ERROR_INVALID_VALUE)
 }

@@ -135,7 +135,7 @@ pub(crate) fn cuModuleGetGlobal(
         .get(module.bits())?
         .variable(name.get()?)?;
     if !dptr.is_null() {
-        dptr.set(super::narrow(address)?)?;
+        dptr.set(super::narrow_address(address)?)?;
     }
     bytes.set_if(u32::try_from(size).unwrap_or(u32::MAX));
     Ok(())

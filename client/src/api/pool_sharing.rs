@@ -17,7 +17,7 @@ use protocol::operations::{Expose, ExposeReply, Exposed};
 
 use super::Outcome;
 use super::ipc::{handle_of, open};
-use super::virtual_memory::{file_of, token_in};
+use super::virtual_memory::{file_of, token_in_file};
 use crate::context::current;
 use crate::memory::pool::{PoolName, Reach, Settings};
 use crate::memory::ranges::Origin;
@@ -75,7 +75,7 @@ pub(crate) fn cuMemPoolImportFromShareableHandle(
     // The descriptor itself travels in the pointer.
     let number = i32::try_from(handle.bits()).map_err(|_| WRONG)?;
     // SAFETY: the program promises an open descriptor; one that is not open fails to be read.
-    let found = token_in(POOL, unsafe { BorrowedFd::borrow_raw(number) }).ok_or(WRONG)?;
+    let found = token_in_file(POOL, unsafe { BorrowedFd::borrow_raw(number) }).ok_or(WRONG)?;
     let [low, high, first, second] = found;
     let device = session
         .ordinal_where(|device| words(device.facts.uuid) == [first, second])
@@ -133,7 +133,7 @@ pub(crate) fn cuMemPoolImportPointer(
     let Reach::Imported(name) = &found.reach else {
         return Err(WRONG);
     };
-    let token = super::ipc::token_in(POINTER, &data)?;
+    let token = super::ipc::token_in_handle(POINTER, &data)?;
     if name_in(&data) != *name {
         return Err(WRONG);
     }
@@ -182,7 +182,7 @@ mod tests {
         data[NAME_AT + 8..][..8].copy_from_slice(&u64::MAX.to_le_bytes());
         assert_eq!(name_in(&data), [7, u64::MAX]);
         assert_eq!(
-            super::super::ipc::token_in(POINTER, &data),
+            super::super::ipc::token_in_handle(POINTER, &data),
             Ok([1, 2, 3, 4])
         );
     }

@@ -17,7 +17,7 @@ use cuda_abi::types::{
 use protocol::arrays::{LINEAR_ALIGNMENT, element_bytes};
 use protocol::textures::{Resource, SURFACE_REFERENCE, Spec, TEXTURE_REFERENCE};
 
-use super::{Outcome, cuMemcpyHtoD_v2, narrow};
+use super::{Outcome, cuMemcpyHtoD_v2, narrow_address};
 use crate::code::texture_references::{ModuleVariable, References, Settings};
 use crate::context::{Current, current, home};
 use crate::handle::HandleKind;
@@ -434,7 +434,7 @@ pub(crate) fn cuTexRefSetFlags(tex_ref: CUtexref, flags: u32) -> Outcome {
 
 pub(crate) fn cuTexRefGetAddress(dptr: Out<CUdeviceptr_v1>, tex_ref: CUtexref) -> Outcome {
     dptr.required()?;
-    dptr.set(narrow(address(tex_ref)?)?)
+    dptr.set(narrow_address(address(tex_ref)?)?)
 }
 
 pub(crate) fn cuTexRefGetAddress_v2(dptr: Out<CUdeviceptr>, tex_ref: CUtexref) -> Outcome {

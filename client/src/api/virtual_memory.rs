@@ -332,7 +332,7 @@ pub(super) fn file_of(magic: [u8; 8], token: [u64; 4]) -> std::io::Result<OwnedF
 }
 
 /// The token in a file that [`file_of`] made of such a thing, in whatever process.
-pub(super) fn token_in(magic: [u8; 8], fd: BorrowedFd<'_>) -> Option<[u64; 4]> {
+pub(super) fn token_in_file(magic: [u8; 8], fd: BorrowedFd<'_>) -> Option<[u64; 4]> {
     let mut bytes = [0; 40];
     // By position, as the descriptor's own place is the program's.
     let read = rustix::io::pread(fd, &mut bytes[..], 0).ok()?;
@@ -421,21 +421,21 @@ mod tests {
     fn a_file_stands_for_one_thing_and_others_do_not() {
         let token = [1, u64::MAX, 3, 4];
         let file = file_of(MAGIC, token).unwrap();
-        assert_eq!(token_in(MAGIC, file.as_fd()), Some(token));
+        assert_eq!(token_in_file(MAGIC, file.as_fd()), Some(token));
         assert_eq!(
-            token_in(MAGIC, file.as_fd()),
+            token_in_file(MAGIC, file.as_fd()),
             Some(token),
             "as often as one likes"
         );
         assert_eq!(
-            token_in(*b"OMPSpool", file.as_fd()),
+            token_in_file(*b"OMPSpool", file.as_fd()),
             None,
             "of something else"
         );
         let other = std::fs::File::open("/proc/self/exe").unwrap();
-        assert_eq!(token_in(MAGIC, other.as_fd()), None);
+        assert_eq!(token_in_file(MAGIC, other.as_fd()), None);
         let other = std::fs::File::open("/dev/null").unwrap();
-        assert_eq!(token_in(MAGIC, other.as_fd()), None);
+        assert_eq!(token_in_file(MAGIC, other.as_fd()), None);
     }
 
     #[test]

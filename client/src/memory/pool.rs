@@ -25,7 +25,7 @@ use crate::context::Current;
 use crate::handle::object_table::{ArcSlot, Slots};
 use crate::handle::{HandleKind, Key};
 use crate::session::connection::Connection;
-use crate::stream::waits::Waits;
+use crate::stream::cross_stream_waits::CrossStreamWaits;
 
 /// All pools of the process.
 #[derive(Debug)]
@@ -37,7 +37,7 @@ pub(crate) struct Pools {
     current: Vec<AtomicU64>,
     connection: &'static Connection,
     /// How far streams have waited for one another, and whether blocks are free.
-    waits: &'static Waits,
+    waits: &'static CrossStreamWaits,
 }
 
 /// One pool.
@@ -247,7 +247,7 @@ impl Pool {
 
 impl Pools {
     /// The pools that devices begin with.
-    pub(crate) fn new(connection: &'static Connection, waits: &'static Waits) -> Self {
+    pub(crate) fn new(connection: &'static Connection, waits: &'static CrossStreamWaits) -> Self {
         let table: Slots<ArcSlot<Pool>> = Slots::new(0, u32::MAX);
         let standard: Vec<u64> = (0..connection.devices().len())
             .map(|ordinal| {

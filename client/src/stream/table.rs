@@ -14,8 +14,8 @@ use protocol::operations::{
 };
 
 use super::capture::{CAPTURED, Captures, LAUNCH_BLOCKING};
+use super::cross_stream_waits::CrossStreamWaits;
 use super::host_function::Callers;
-use super::waits::Waits;
 use super::{Stream, Target};
 use crate::context::{Contexts, Current};
 use crate::handle::object_table::Slots;
@@ -30,7 +30,7 @@ pub(crate) struct Streams {
     pub contexts: &'static Contexts,
     /// The threads that call host functions.
     pub(super) callers: Callers,
-    pub waits: Waits,
+    pub waits: CrossStreamWaits,
     captures: OnceLock<&'static dyn Captures>,
     /// How many captures are under way, for those who need to know no more.
     capturing: AtomicU32,
@@ -109,7 +109,7 @@ impl Streams {
             connection: contexts.connection,
             contexts,
             callers: Callers::default(),
-            waits: Waits::default(),
+            waits: CrossStreamWaits::default(),
             captures: OnceLock::new(),
             capturing: AtomicU32::new(0),
             table: Slots::new(CONTEXT_SLOTS, STREAM_SLOTS),

@@ -15,14 +15,14 @@ const MOST: usize = 4096;
 
 /// The waits of all streams, by slots.
 #[derive(Debug, Default)]
-pub(crate) struct Waits {
+pub(crate) struct CrossStreamWaits {
     /// Blocks that are free in pools; read without a lock by every wait, and when the program synchronises.
     free_blocks: AtomicUsize,
     /// How far a stream (the first) has waited for another.
     known: Mutex<HashMap<(u32, u32), u64>>,
 }
 
-impl Waits {
+impl CrossStreamWaits {
     /// Whether any pool has a free block.
     pub(crate) fn any_free_block(&self) -> bool {
         self.free_blocks.load(Ordering::Relaxed) != 0
