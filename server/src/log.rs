@@ -32,7 +32,7 @@ impl Log for NoLog {
 
 /// A client, for log lines.
 #[derive(Clone, Debug)]
-pub struct Named {
+pub struct ClientLog {
     log: Arc<dyn Log>,
     pid: i32,
     user: u32,
@@ -44,7 +44,7 @@ pub struct Named {
     contexts: Arc<AtomicUsize>,
 }
 
-impl Named {
+impl ClientLog {
     /// A client that was just handed to this server, and its group's name.
     pub fn new(
         log: Arc<dyn Log>,
@@ -193,7 +193,7 @@ mod tests {
             member: Membership::default(),
             time_line: None,
         };
-        let name = Named::new(lines.clone(), Arc::default(), &admit, Some("a".into()));
+        let name = ClientLog::new(lines.clone(), Arc::default(), &admit, Some("a".into()));
         name.connected();
         name.active("GPU", "uuid");
         name.line("asks for much");

@@ -62,7 +62,7 @@ fn allocate(bytes: u64) -> Result<CUdeviceptr, CUresult> {
     if bytes == 0 {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
-    let address = session()?.pools.take_memory(&current, bytes)?;
+    let address = session()?.pools.allocate_device_memory(&current, bytes)?;
     note(Range::new(&current, Origin::Device, address, bytes))?;
     Ok(address)
 }

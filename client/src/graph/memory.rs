@@ -141,7 +141,7 @@ impl Memories {
         }
         let (address, range) = match managed {
             false => {
-                let address = self.pools.take_memory(current, bytes)?;
+                let address = self.pools.allocate_device_memory(current, bytes)?;
                 let range = Range::new(current, Origin::Device, address, bytes);
                 (address, range)
             }

@@ -352,7 +352,11 @@ impl Pools {
     }
 
     /// Device memory of a context, from the server.
-    pub(crate) fn take_memory(&self, current: &Current, bytes: u64) -> Result<u64, CUresult> {
+    pub(crate) fn allocate_device_memory(
+        &self,
+        current: &Current,
+        bytes: u64,
+    ) -> Result<u64, CUresult> {
         let context = current.slot();
         let ask = || self.connection.call(&MemAlloc { context, bytes });
         let address = self.with_caches_trimmed(ask)?.fields.address;

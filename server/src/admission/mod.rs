@@ -25,7 +25,7 @@ use crate::event_queue::EventQueue;
 use crate::ipc::descriptors::Descriptors;
 use crate::ipc::exports::{ExportRegistry, User};
 use crate::ipc::imports::SharedObjects;
-use crate::log::Named;
+use crate::log::ClientLog;
 use crate::memory::address_account::{AddressAccount, InitialWindows};
 use crate::memory::file_receiver::FileReceiver;
 use crate::memory::host_budget::HostMemoryBudget;
@@ -302,7 +302,7 @@ pub fn admit(
     admit: &Admit,
     connection: &Arc<Connection>,
     memory: Vec<OwnedFd>,
-    name: Named,
+    name: ClientLog,
     cancellation: &Cancellation,
 ) -> Result<Admitted, Refusal> {
     let full = |error: &dyn std::fmt::Display| {

@@ -15,7 +15,7 @@ use transport::socket::Connection;
 
 use crate::admission::{ServerResources, admit};
 use crate::event_queue::ServerEvent;
-use crate::log::{Log, Named};
+use crate::log::{ClientLog, Log};
 use crate::session::End;
 use crate::session::observer::Cancellation;
 use crate::time_lines::TimeLines;
@@ -53,7 +53,7 @@ impl Sessions {
         let group = packet.member.group;
         let group = group.and_then(|number| self.host.groups.find(number));
         let group = group.map(|group| group.name.clone());
-        let name = Named::new(self.log.clone(), self.contexts.clone(), packet, group);
+        let name = ClientLog::new(self.log.clone(), self.contexts.clone(), packet, group);
         name.connected();
         // A panic in a session ends that session. What it might have left half-done is the session's
         // own and is dropped; the arena and the engine are only touched through their own locks.
@@ -88,7 +88,7 @@ impl Sessions {
         packet: &Admit,
         connection: &Arc<Connection>,
         memory: Vec<OwnedFd>,
-        name: &Named,
+        name: &ClientLog,
         cancellation: &Cancellation,
     ) -> End {
         let admitted = admit(

@@ -12,7 +12,7 @@ use protocol::operations::{ModuleLoad, ModuleLoadReply};
 use crate::code::images::{Images, Needed, UNUSED_ON};
 use crate::memory::backing::ClientBacking;
 use crate::memory::quota::{Memory, MemoryKind};
-use crate::session::observer::{ClientObserver, Lent};
+use crate::session::observer::{ClientObserver, VariableMemory};
 
 /// Modules that a client may have.
 const MAX_MODULES: usize = 1 << 16;
@@ -84,9 +84,9 @@ impl Modules {
             let loaded = loader
                 .allocate_variables(device, request.context, needed, &mut variables)
                 .and_then(|lent| {
-                    loader.observer.lend_variables(lent);
+                    loader.observer.set_variable_memory(lent);
                     let loaded = loader.backing.0.module_load(request, &[], reply);
-                    loader.observer.lend_variables(Lent::NOTHING);
+                    loader.observer.set_variable_memory(VariableMemory::NOTHING);
                     loaded
                 });
             loaded.inspect_err(|_| loader.memory.uncharge(device, taken))
@@ -151,8 +151,8 @@ impl Loader<'_> {
         context: u32,
         needed: Needed,
         blocks: &mut Vec<u64>,
-    ) -> Result<Lent, CUresult> {
-        let mut lent = Lent::NOTHING;
+    ) -> Result<VariableMemory, CUresult> {
+        let mut lent = VariableMemory::NOTHING;
         let device_kind = MemoryKind::Device(device);
         let managed_kind = MemoryKind::Managed(device);
         for (kind, bytes, window) in [

@@ -107,7 +107,7 @@ impl Descriptors {
     /// # Errors
     /// CUDA_ERROR_OUT_OF_MEMORY when there are too many, or the memory is beyond what its user may hold,
     /// CUDA_ERROR_OPERATING_SYSTEM.
-    pub fn give(
+    pub fn issue(
         &self,
         sharing: &Arc<ExportRegistry>,
         (session, user): (u64, User),
@@ -119,7 +119,7 @@ impl Descriptors {
         let token = offer.token();
         let (ours, theirs) = token_descriptor::make(token).map_err(failed)?;
         let mut state = self.state.lock();
-        // Asked with the lock held, under which `leave` says so.
+        // Asked with the lock held, under which `charge_orphan` says so.
         let beyond = memory.left.get().is_some_and(Option::is_none);
         let count = state.counts.get(&session).copied().unwrap_or(0);
         if beyond || count >= ONE_CLIENT || state.given.len() >= self.most {
@@ -166,7 +166,7 @@ impl Descriptors {
 
     /// The allocator of memory has gone, which could have so many bytes of the device at most. Says whether
     /// the memory may be held without it; if not, its descriptors hold it no longer.
-    pub fn leave(&self, user: User, memory: &Arc<PhysicalMemory>, most: u64) -> bool {
+    pub fn charge_orphan(&self, user: User, memory: &Arc<PhysicalMemory>, most: u64) -> bool {
         let of = (user, memory.charge.device);
         let bytes = memory.charge.bytes;
         let mut gone = Vec::new();

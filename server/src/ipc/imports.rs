@@ -350,7 +350,7 @@ impl Session {
                 let who = (self.observer.session(), commons.user);
                 let (sharing, connection) = (&commons.sharing, &commons.connection);
                 let memory = &physical.memory;
-                commons.descriptors.give(sharing, who, memory, connection)
+                commons.descriptors.issue(sharing, who, memory, connection)
             }
         }
     }
@@ -560,24 +560,28 @@ impl Session {
     }
 
     /// What others still use of this client's memory counts for its group until they have left it.
-    pub(crate) fn leave_to_others(&mut self) {
+    pub(crate) fn pass_to_others(&mut self) {
         for (address, export) in &self.shared_objects.exports {
             if let Some((device, bytes)) = self.memory.device_block(*address) {
-                export.block.keep(self.memory.part_with(device, bytes));
+                export.block.keep(self.memory.pass_to_group(device, bytes));
             }
         }
         for (block, shared) in &self.shared_objects.lingering {
-            let kept = self.memory.part_with(shared.device, block.bytes());
+            let kept = self.memory.pass_to_group(shared.device, block.bytes());
             shared.keep(kept);
         }
         for memory in self.shared_objects.charged.iter().filter_map(Weak::upgrade) {
             let PhysicalCharge { device, bytes, .. } = memory.charge;
-            if let Some(kept) = self.memory.part_with(device, bytes) {
+            if let Some(kept) = self.memory.pass_to_group(device, bytes) {
                 let _ = memory.kept.set(kept);
                 continue;
             }
             let (user, most) = (self.shared_objects.user, self.memory.limit(device));
-            if !self.shared_objects.descriptors.leave(user, &memory, most) {
+            if !self
+                .shared_objects
+                .descriptors
+                .charge_orphan(user, &memory, most)
+            {
                 self.name.line(format_args!(
                     "{bytes} bytes of device {device} are not held by descriptors any more: clients of user \
                      {user} that have gone left more than one may have"

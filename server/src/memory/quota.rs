@@ -32,7 +32,7 @@ pub enum MemoryKind {
     /// managed memory.
     Managed(u32),
     /// At addresses of the host window, over which something of the client's is mapped.
-    Lent,
+    BareHost,
 }
 
 /// A block that no longer belongs to the client, but whose memory is not free yet.
@@ -121,13 +121,13 @@ impl MemoryKind {
     const fn device(self) -> Option<u32> {
         match self {
             Self::Device(device) | Self::Managed(device) => Some(device),
-            Self::Host | Self::Lent => None,
+            Self::Host | Self::BareHost => None,
         }
     }
 
     /// Whether it lies in the host window.
     const fn on_host(self) -> bool {
-        matches!(self, Self::Host | Self::Managed(_) | Self::Lent)
+        matches!(self, Self::Host | Self::Managed(_) | Self::BareHost)
     }
 }
 
@@ -154,7 +154,7 @@ impl Memory {
     }
 
     /// Counts bytes against the quota of a place, the group's, and the machine's.
-    fn take(&mut self, place: MemoryKind, bytes: u64) -> Result<(), CUresult> {
+    fn charge_kind(&mut self, place: MemoryKind, bytes: u64) -> Result<(), CUresult> {
         let quota = self.quota(place).ok_or(CUresult::ERROR_INVALID_DEVICE)?;
         if bytes > quota.limit.saturating_sub(quota.used()) {
             return Err(CUresult::ERROR_OUT_OF_MEMORY);
@@ -179,7 +179,7 @@ impl Memory {
     }
 
     /// Counts bytes back.
-    fn give(&mut self, place: MemoryKind, bytes: u64) {
+    fn uncharge_kind(&mut self, place: MemoryKind, bytes: u64) {
         let Some(quota) = self.quota(place) else {
             return;
         };
@@ -221,7 +221,7 @@ impl Memory {
     /// Takes bytes of a device from the client's count, but not from its group's, which has them
     /// until what this gives is dropped.
     #[must_use]
-    pub fn part_with(&mut self, device: u32, bytes: u64) -> Option<GroupCharge> {
+    pub fn pass_to_group(&mut self, device: u32, bytes: u64) -> Option<GroupCharge> {
         let quota = self.quota(MemoryKind::Device(device))?;
         let bytes = bytes.min(quota.used());
         quota.count(quota.used() - bytes);
@@ -235,7 +235,7 @@ impl Memory {
             MemoryKind::Device(device) | MemoryKind::Managed(device) => {
                 self.devices.get_mut(device as usize)
             }
-            MemoryKind::Host | MemoryKind::Lent => Some(&mut self.host),
+            MemoryKind::Host | MemoryKind::BareHost => Some(&mut self.host),
         }
     }
 
@@ -243,7 +243,7 @@ impl Memory {
     fn heap(&mut self, place: MemoryKind) -> Option<&mut Heap> {
         match place {
             MemoryKind::Device(device) => Some(&mut self.devices.get_mut(device as usize)?.heap),
-            MemoryKind::Host | MemoryKind::Managed(_) | MemoryKind::Lent => {
+            MemoryKind::Host | MemoryKind::Managed(_) | MemoryKind::BareHost => {
                 Some(&mut self.host.heap)
             }
         }
@@ -273,10 +273,10 @@ impl Memory {
             .ok_or(nowhere)?
             .rounded(bytes)
             .ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
-        self.take(place, bytes)?;
+        self.charge_kind(place, bytes)?;
         let heap = self.heap(place).ok_or(nowhere)?;
         let made = heap.allocate(bytes, backing);
-        let start = made.inspect_err(|_| self.give(place, bytes))?;
+        let start = made.inspect_err(|_| self.uncharge_kind(place, bytes))?;
         self.blocks.insert(
             start,
             Block {
@@ -294,7 +294,7 @@ impl Memory {
     ///
     /// # Errors
     /// As [`Memory::allocate`].
-    pub fn lend(
+    pub fn allocate_addresses(
         &mut self,
         context: u32,
         bytes: u64,
@@ -304,10 +304,10 @@ impl Memory {
         if self.blocks.len() >= MAX_BLOCKS {
             return Err(CUresult::ERROR_OUT_OF_MEMORY);
         }
-        let place = MemoryKind::Lent;
-        self.take(place, bytes)?;
+        let place = MemoryKind::BareHost;
+        self.charge_kind(place, bytes)?;
         let reserved = self.host.heap.reserve(bytes, align, backing);
-        let start = reserved.inspect_err(|_| self.give(place, bytes))?;
+        let start = reserved.inspect_err(|_| self.uncharge_kind(place, bytes))?;
         let block = Block {
             place,
             context,
@@ -319,7 +319,7 @@ impl Memory {
     }
 
     /// Takes addresses of the host window back over which nothing is mapped any more.
-    pub fn unlend(&mut self, range: Window) {
+    pub fn return_addresses(&mut self, range: Window) {
         self.host.heap.unreserve(range.base, range.bytes);
     }
 
@@ -327,7 +327,7 @@ impl Memory {
     /// page-locked memory. Its memory stays as it is until [`Memory::release`].
     pub fn remove(&mut self, address: u64, on_device: bool) -> Option<Block> {
         let block = self.blocks.get(&address)?;
-        if on_device == matches!(block.place, MemoryKind::Host | MemoryKind::Lent) {
+        if on_device == matches!(block.place, MemoryKind::Host | MemoryKind::BareHost) {
             return None;
         }
         self.blocks.remove(&address)
@@ -339,7 +339,7 @@ impl Memory {
         let block = self.blocks.get(&address)?;
         match block.place {
             MemoryKind::Device(device) => Some((device, block.bytes)),
-            MemoryKind::Host | MemoryKind::Managed(_) | MemoryKind::Lent => None,
+            MemoryKind::Host | MemoryKind::Managed(_) | MemoryKind::BareHost => None,
         }
     }
 
@@ -400,23 +400,23 @@ impl Memory {
         if bytes == 0 {
             return Ok(());
         }
-        self.take(MemoryKind::Device(device), bytes)
+        self.charge_kind(MemoryKind::Device(device), bytes)
     }
 
     /// Counts bytes of [`Memory::charge`] back.
     pub fn uncharge(&mut self, device: u32, bytes: u64) {
-        self.give(MemoryKind::Device(device), bytes);
+        self.uncharge_kind(MemoryKind::Device(device), bytes);
     }
 
-    /// Frees a block's memory, which nothing uses any more. Lent addresses are given back apart, by
-    /// [`Memory::unlend`].
+    /// Frees a block's memory, which nothing uses any more. Bare addresses are given back apart, by
+    /// [`Memory::return_addresses`].
     pub fn release(&mut self, block: &Block, backing: &mut dyn Backing) {
-        if block.place != MemoryKind::Lent
+        if block.place != MemoryKind::BareHost
             && let Some(heap) = self.heap(block.place)
         {
             heap.release(block.start, block.bytes, backing);
         }
-        self.give(block.place, block.bytes);
+        self.uncharge_kind(block.place, block.bytes);
     }
 
     /// Free and total bytes of a device as the client is told: its quota or its group's, whichever is

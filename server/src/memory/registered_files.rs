@@ -89,13 +89,14 @@ impl Session {
         }
         let page = page_of(&file).map_err(|error| self.unsuitable(&error))?;
         let mut free = std::mem::take(&mut *self.files.free.lock());
-        free.drain(..).for_each(|range| self.memory.unlend(range));
+        free.drain(..)
+            .for_each(|range| self.memory.return_addresses(range));
         let bytes = request.bytes.next_multiple_of(GRANULE);
         let mut committer = ClientBacking(&mut *self.client, &self.addresses);
         let align = page.max(GRANULE);
         let base = self
             .memory
-            .lend(request.context, bytes, align, &mut committer)?;
+            .allocate_addresses(request.context, bytes, align, &mut committer)?;
         let lent = self.lend(request, &file, Window { base, bytes }, read_only);
         if lent.is_err()
             && let Some(block) = self.memory.remove(base, false)
@@ -125,7 +126,7 @@ impl Session {
             read_only,
         );
         let overlay = overlay.map_err(|error| {
-            self.memory.unlend(range);
+            self.memory.return_addresses(range);
             self.unsuitable(&error)
         })?;
         let lent = Arc::new(MappedFile::new(overlay, range, self.files.free.clone()));

@@ -28,7 +28,7 @@ use crate::code::arrays::Arrays;
 use crate::code::images::Images;
 use crate::code::modules::Modules;
 use crate::ipc::imports::SharedObjects;
-use crate::log::Named;
+use crate::log::ClientLog;
 use crate::memory::address_account::AddressAccount;
 use crate::memory::backing::ClientBacking;
 use crate::memory::quota::Memory;
@@ -100,7 +100,7 @@ pub struct Session {
     pub(crate) contexts: Vec<Option<u32>>,
     /// Contexts whose end is deferred, as bits.
     pub(crate) ending_contexts: u32,
-    pub(crate) name: Named,
+    pub(crate) name: ClientLog,
     /// Functions that the client called and that are not built: each is logged once.
     pub(crate) missed: BTreeSet<u32>,
     pub(crate) detached: bool,
@@ -140,7 +140,7 @@ pub struct SessionParts {
     /// Its devices.
     pub devices: Vec<DeviceFacts>,
     /// For the log.
-    pub name: Named,
+    pub name: ClientLog,
     /// What it shares with others.
     pub shared_objects: SharedObjects,
     /// Its addresses beside those that it begins with.
@@ -682,7 +682,7 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        self.leave_to_others();
+        self.pass_to_others();
     }
 }
 

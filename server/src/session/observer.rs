@@ -16,7 +16,7 @@ use transport::session::Publisher;
 use crate::accounts::ClientAccounts;
 use crate::admission::compute_mode::{ComputeModePolicy, ContextRefused};
 use crate::event_queue::{EventQueue, ServerEvent};
-use crate::log::Named;
+use crate::log::ClientLog;
 use crate::memory::heap::ALIGNMENT;
 use crate::memory::mapped_file::WatchedFiles;
 use crate::session::recording::Recording;
@@ -159,7 +159,7 @@ pub struct ClientObserver {
     /// The client's files that are mapped here.
     pub files: WatchedFiles,
     session: u64,
-    name: Named,
+    name: ClientLog,
     channels: ServerChannels,
     /// Where it is counted what the client has had, once the client is let in.
     accounts: OnceLock<Arc<ClientAccounts>>,
@@ -172,19 +172,19 @@ pub struct ClientObserver {
     /// Faults that there were.
     faults: AtomicU32,
     /// What the module that is being loaded may take for its variables.
-    variables: Mutex<Lent>,
+    variables: Mutex<VariableMemory>,
 }
 
 /// Memory for the variables of a module.
 #[derive(Clone, Copy, Debug)]
-pub struct Lent {
+pub struct VariableMemory {
     /// On the device.
     pub device: Window,
     /// Managed.
     pub managed: Window,
 }
 
-impl Lent {
+impl VariableMemory {
     /// None at all.
     pub const NOTHING: Self = {
         let nothing = Window { base: 0, bytes: 0 };
@@ -200,7 +200,7 @@ impl ClientObserver {
     pub fn new(
         publisher: Arc<Publisher>,
         session: u64,
-        name: Named,
+        name: ClientLog,
         channels: ServerChannels,
     ) -> Self {
         Self {
@@ -215,7 +215,7 @@ impl ClientObserver {
             devices: [const { AtomicU32::new(0) }; CONTEXT_SLOTS as usize],
             dead: AtomicU32::new(0),
             faults: AtomicU32::new(0),
-            variables: Mutex::new(Lent::NOTHING),
+            variables: Mutex::new(VariableMemory::NOTHING),
         }
     }
 
@@ -282,7 +282,7 @@ impl ClientObserver {
     }
 
     /// Sets what [`Observer::allocate`] may give.
-    pub fn lend_variables(&self, lent: Lent) {
+    pub fn set_variable_memory(&self, lent: VariableMemory) {
         *self.variables.lock() = lent;
     }
 

@@ -53,7 +53,7 @@ impl Pools {
                 return Err(none);
             }
         }
-        let address = self.take_memory(&owner, bytes)?;
+        let address = self.allocate_device_memory(&owner, bytes)?;
         let mut state = pool.state();
         state.reserved += bytes;
         state.reserved_high = state.reserved_high.max(state.reserved);
