@@ -18,6 +18,9 @@
 #   FOLDER/gpu.sh trace [ROUNDS [SECONDS]]
 #                                  launches a second with recording off and on, in turn, and n-body's kernels in its
 #                                  time line beside its own events
+#   FOLDER/gpu.sh watch [ROUNDS [SECONDS]]
+#                                  what watching costs: launches a second without accounts, with them, and recorded, in
+#                                  turn; and how long n-body waits for another, by the accounts and by its own events
 #
 # Options of `run`: --rounds N (at most; 3), --json FILE, --only TEXT (figures whose name has TEXT),
 # --against OPENMPS (that program of another build instead of NVIDIA's MPS and the driver alone).
@@ -187,8 +190,104 @@ trace)
             sum = $5 * steps / 1e6
             printf "n-body: %s kernels, %d x mean %.3f ms; its own events %.3f ms; %+.2f %%\n", $4, steps, sum, own, (sum / own - 1) * 100 }'
     ;;
+watch)
+    rounds=${2:-8} seconds=${3:-1}
+    start_daemon
+    # Another daemon, whose server counts nothing.
+    mkdir "$directory/uncounted" "$directory/uncounted/pipe" "$directory/uncounted/log"
+    uncounted() {
+        CUDA_MPS_PIPE_DIRECTORY="$directory/uncounted/pipe" CUDA_MPS_LOG_DIRECTORY="$directory/uncounted/log" \
+            OPENMPS_ACCOUNTS=off "$@"
+    }
+    trap '"$here/openmps" control quit >/dev/null; uncounted "$here/openmps" control quit >/dev/null; rm -rf "$directory"' EXIT
+    uncounted "$here/openmps" control -d
+    # Launches a second of one client, watched as the first word says.
+    rate() {
+        set -- "$1" "$here/openmps" run -- "$here/gpu_client" rate 0 --for "$seconds"
+        how=$1
+        shift
+        case $how in
+        nothing) uncounted "$@" ;;
+        accounts) "$@" ;;
+        itself) OPENMPS_TRACE="$directory/own.%p" "$@" ;;
+        for-others)
+            "$here/openmps" trace --all-processes -o "$directory/all.%p" 2>"$directory/said" &
+            recorder=$!
+            until grep -q recording "$directory/said"; do sleep 0.01; done
+            "$@"
+            kill -INT $recorder
+            wait $recorder
+            grep missing "$directory/said" >&2 || true
+            ;;
+        esac >"$directory/rate"
+        tr -dc '0-9.\n' <"$directory/rate" >>"$directory/rates.$how"
+        rm -f "$directory"/own.* "$directory"/all.*
+    }
+    for how in nothing accounts; do rate $how; done
+    rm "$directory"/rates.*
+    for round in $(seq "$rounds"); do
+        # Each comes first as often as the others.
+        case $((round % 4)) in
+        0) order="nothing accounts itself for-others" ;;
+        1) order="for-others itself accounts nothing" ;;
+        2) order="accounts nothing for-others itself" ;;
+        3) order="itself for-others nothing accounts" ;;
+        esac
+        for how in $order; do rate "$how"; done
+    done
+    echo "empty kernels a second, one client, $rounds rounds of $seconds s"
+    printf '%-12s %10s %10s %10s %8s\n' watched median least most lost
+    for how in nothing accounts itself for-others; do
+        # What recording costs is beside accounts, which are always there.
+        base=$directory/rates.nothing
+        case $how in itself | for-others) base=$directory/rates.accounts ;; esac
+        beside=$(sort -n "$base" | awk '{ rate[NR] = $1 } END { print rate[int((NR + 1) / 2)] }')
+        sort -n "$directory/rates.$how" |
+            awk -v how="$how" -v beside="$beside" '{ rate[NR] = $1 } END { median = rate[int((NR + 1) / 2)]
+                printf "%-12s %10.0f %10.0f %10.0f %6.1f %%\n", how, median, rate[1], rate[NR], (1 - median / beside) * 100 }'
+    done
+
+    steps=${OPENMPS_BENCH_STEPS:-400}
+    # In a process of its own, which becomes the program's.
+    body() {
+        exec "$here/openmps" run -- "$here/nbody" -benchmark ${OPENMPS_BENCH_BODIES:+-numbodies="$OPENMPS_BENCH_BODIES"} \
+            -i="$steps" >"$directory/$1"
+    }
+    events() { sed -n 's/.*total time for .* iterations: \(.*\) ms/\1/p' "$directory/$1"; }
+    # What the accounts said last of each client: process, kernels' seconds, seconds waited.
+    looks() {
+        while [ ! -e "$directory/enough" ]; do
+            "$here/openmps" top --json --interval 0.3 | tr ',{' '\n\n' | tr -d ' "' | awk -F: '
+                $1 == "pid" { pid = $2 }
+                $1 == "kernel_seconds" { kernels[pid] = $2 }
+                $1 == "waited_seconds" { waited[pid] = $2 }
+                END { for (pid in waited) print pid, kernels[pid], waited[pid] }' >>"$directory/looks"
+        done
+    }
+    (body alone)
+    looks &
+    looking=$!
+    body first &
+    first=$!
+    # The first has been alone for a while: its kernel's time is known.
+    sleep "${OPENMPS_BENCH_APART:-1.2}"
+    body second &
+    second=$!
+    wait $first $second
+    touch "$directory/enough"
+    wait $looking
+    alone=$(events alone)
+    echo "n-body, $steps steps; alone $alone ms by its events. Waiting, as a part of the time in which it had kernels:"
+    part() {
+        said=$(awk -v pid="$2" '$1 == pid && $2 > 0 { said = sprintf("%.1f %%", $3 / $2 * 100) } END { print said }' "$directory/looks")
+        events "$1" | awk -v name="$1" -v alone="$alone" -v said="$said" '{
+            printf "%-12s %10.1f ms by its events: waits %5.1f %%; by the accounts %s\n", name, $1, (1 - alone / $1) * 100, said }'
+    }
+    part first $first
+    part second $second
+    ;;
 *)
-    sed -n '2,27s/^# \{0,1\}//p' "$0"
+    sed -n '2,30s/^# \{0,1\}//p' "$0"
     exit 2
     ;;
 esac

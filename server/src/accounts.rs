@@ -66,7 +66,7 @@ impl OneWriter {
 
 impl ClientAccounts {
     /// Accounts with nothing in them, of a client that may have so many multiprocessors of each device, and whose memory is
-    /// counted there.
+    /// counted there. Of a device that is not among them nothing is counted.
     #[must_use]
     pub fn new(granted: &[u32], memory: Vec<Arc<AtomicU64>>) -> Self {
         Self {
