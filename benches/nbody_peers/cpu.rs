@@ -1,5 +1,6 @@
 //! Plain Rust on all threads: body by body, and with the vector units.
 
+use anyhow::Result;
 use rayon::prelude::*;
 
 use crate::Peer;
@@ -60,7 +61,7 @@ impl Peer for Cpu {
         &self.name
     }
 
-    fn step(&mut self) -> Result<(), String> {
+    fn step(&mut self) -> Result<()> {
         let Bodies {
             positions,
             velocities,
@@ -88,7 +89,7 @@ impl Peer for Cpu {
         Ok(())
     }
 
-    fn velocities(&mut self) -> Result<Vec<[f32; 4]>, String> {
+    fn velocities(&mut self) -> Result<Vec<[f32; 4]>> {
         Ok(self.bodies.velocities.clone())
     }
 }

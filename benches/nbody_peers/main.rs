@@ -14,6 +14,7 @@ mod program;
 use std::process::ExitCode;
 use std::time::Instant;
 
+use anyhow::{Context, Result, bail};
 use bodies::{BLOCK, Bodies, FLOPS_PER_INTERACTION};
 use cpu::Cpu;
 use opencl::Pocl;
@@ -24,9 +25,9 @@ pub trait Peer {
     /// As the table calls it.
     fn name(&self) -> &str;
     /// One step of all bodies; returns when it is done.
-    fn step(&mut self) -> Result<(), String>;
+    fn step(&mut self) -> Result<()>;
     /// The velocities after the steps so far.
-    fn velocities(&mut self) -> Result<Vec<[f32; 4]>, String>;
+    fn velocities(&mut self) -> Result<Vec<[f32; 4]>>;
 }
 
 /// One line of the table.
@@ -73,7 +74,7 @@ fn main() -> ExitCode {
             ExitCode::SUCCESS
         }
         Err(error) => {
-            eprintln!("nbody_peers: {error}");
+            eprintln!("nbody_peers: {error:#}");
             ExitCode::FAILURE
         }
     }
@@ -87,7 +88,7 @@ struct Arguments {
 }
 
 impl Arguments {
-    fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Self, String> {
+    fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Self> {
         let mut parsed = Self {
             json: false,
             bodies: 14_336,
@@ -95,41 +96,42 @@ impl Arguments {
             programs: Vec::new(),
         };
         while let Some(option) = arguments.next() {
-            let mut value = || arguments.next().ok_or(format!("{option} needs a value"));
+            let mut value = || {
+                arguments
+                    .next()
+                    .with_context(|| format!("{option} needs a value"))
+            };
             match option.as_str() {
                 "--json" => parsed.json = true,
                 "--bodies" => parsed.bodies = number(&option, &value()?)?,
                 "--rounds" => parsed.rounds = number(&option, &value()?)?,
                 "--program" => parsed.programs.push(Program::parse(&value()?)?),
-                _ => return Err(format!("unknown option {option}")),
+                _ => bail!("unknown option {option}"),
             }
         }
         if !parsed.bodies.is_multiple_of(BLOCK) {
-            return Err(format!("--bodies must be a multiple of {BLOCK}"));
+            bail!("--bodies must be a multiple of {BLOCK}");
         }
         Ok(parsed)
     }
 }
 
-fn number(option: &str, value: &str) -> Result<usize, String> {
+fn number(option: &str, value: &str) -> Result<usize> {
     match value.parse() {
         Ok(number) if (1..=1 << 24).contains(&number) => Ok(number),
-        _ => Err(format!(
-            "{option} {value}: not a whole number from 1 to {}",
-            1 << 24
-        )),
+        _ => bail!("{option} {value}: not a whole number from 1 to {}", 1 << 24),
     }
 }
 
 /// Runs the peers in turns, a step each, so that a slow minute of the machine hits them all.
 fn measure(arguments: &Arguments) -> Vec<Row> {
     let start = Bodies::cube(arguments.bodies);
-    let mut peers: Vec<Result<Box<dyn Peer>, Row>> = Vec::new();
+    let mut peers: Vec<std::result::Result<Box<dyn Peer>, Row>> = Vec::new();
     for options in [c"", c"-cl-fast-relaxed-math"] {
         let name = format!("PoCL {}", options.to_string_lossy());
         peers.push(match Pocl::new(&start, options) {
             Ok(peer) => Ok(Box::new(peer)),
-            Err(failure) => Err(Row::failed(name.trim_end(), failure)),
+            Err(error) => Err(Row::failed(name.trim_end(), format!("{error:#}"))),
         });
     }
     peers.push(Ok(Box::new(Cpu::scalar(&start))));
@@ -162,7 +164,7 @@ fn measure(arguments: &Arguments) -> Vec<Row> {
                         row.rates
                             .push(interactions * FLOPS_PER_INTERACTION / seconds / 1e9);
                     }
-                    Err(failure) => row.failure = Some(failure),
+                    Err(error) => row.failure = Some(format!("{error:#}")),
                 }
             }
         }
@@ -170,7 +172,7 @@ fn measure(arguments: &Arguments) -> Vec<Row> {
             if row.failure.is_none() {
                 match program.gigaflops(arguments.bodies) {
                     Ok(rate) => row.rates.push(rate),
-                    Err(failure) => row.failure = Some(failure),
+                    Err(error) => row.failure = Some(format!("{error:#}")),
                 }
             }
         }
@@ -180,7 +182,7 @@ fn measure(arguments: &Arguments) -> Vec<Row> {
 }
 
 /// The first step pays for compiling and cold caches; its result is checked instead of timed.
-fn warm_up(peer: &mut Result<Box<dyn Peer>, Row>, start: &Bodies) -> Row {
+fn warm_up(peer: &mut std::result::Result<Box<dyn Peer>, Row>, start: &Bodies) -> Row {
     let peer = match peer {
         Ok(peer) => peer,
         Err(row) => return Row::failed(row.name.clone(), row.failure.clone().unwrap_or_default()),
@@ -192,7 +194,7 @@ fn warm_up(peer: &mut Result<Box<dyn Peer>, Row>, start: &Bodies) -> Row {
             error: Some(start.error_after_one_step(&velocities)),
             failure: None,
         },
-        Err(failure) => Row::failed(peer.name(), failure),
+        Err(error) => Row::failed(peer.name(), format!("{error:#}")),
     }
 }
 

@@ -5,6 +5,7 @@
 use std::ffi::{CStr, c_char, c_void};
 use std::ptr;
 
+use anyhow::{Result, anyhow, bail};
 use libloading::Library;
 
 use crate::Peer;
@@ -34,10 +35,10 @@ macro_rules! opencl_functions {
         }
 
         impl OpenCl {
-            fn open() -> Result<Self, String> {
+            fn open() -> Result<Self> {
                 let missing = |error: libloading::Error| {
                     let reason = std::error::Error::source(&error).map(ToString::to_string);
-                    format!("{}; {PACKAGE}", reason.unwrap_or_else(|| error.to_string()))
+                    anyhow!("{}; {PACKAGE}", reason.unwrap_or_else(|| error.to_string()))
                 };
                 // SAFETY: loading runs the initialisers of the machine's OpenCL loader.
                 let library = unsafe { Library::new("libOpenCL.so.1") }.map_err(missing)?;
@@ -94,11 +95,11 @@ macro_rules! cl_make {
     }};
 }
 
-fn checked(function: &str, status: Status) -> Result<(), String> {
+fn checked(function: &str, status: Status) -> Result<()> {
     if status == 0 {
         Ok(())
     } else {
-        Err(format!("{function} failed with {status}"))
+        Err(anyhow!("{function} failed with {status}"))
     }
 }
 
@@ -115,7 +116,7 @@ pub struct Pocl {
 
 impl Pocl {
     /// Builds the kernel with the given options and uploads the bodies.
-    pub fn new(start: &Bodies, options: &CStr) -> Result<Self, String> {
+    pub fn new(start: &Bodies, options: &CStr) -> Result<Self> {
         let api = OpenCl::open()?;
         let (platform, name) = find_platform(&api)?;
         let mut device = ptr::null_mut();
@@ -157,7 +158,7 @@ impl Pocl {
                 none
             )
         )
-        .map_err(|error| format!("{error}: {}", build_log(&api, program, device)))?;
+        .map_err(|error| anyhow!("{error}: {}", build_log(&api, program, device)))?;
         let kernel = cl_make!(api, clCreateKernel(program, c"nbody_step".as_ptr()))?;
         let size = size_of_val(&start.positions[..]);
         let buffer = || cl_make!(api, clCreateBuffer(context, CL_MEM_READ_WRITE, size, none));
@@ -196,7 +197,7 @@ impl Pocl {
         })
     }
 
-    fn set<T>(&self, index: u32, value: &T) -> Result<(), String> {
+    fn set<T>(&self, index: u32, value: &T) -> Result<()> {
         let place = ptr::from_ref(value).cast();
         cl!(
             self.api,
@@ -210,7 +211,7 @@ impl Peer for Pocl {
         &self.name
     }
 
-    fn step(&mut self) -> Result<(), String> {
+    fn step(&mut self) -> Result<()> {
         self.set(0, &self.positions[1 - self.present])?;
         self.set(1, &self.positions[self.present])?;
         self.set(2, &self.velocities)?;
@@ -237,7 +238,7 @@ impl Peer for Pocl {
         Ok(())
     }
 
-    fn velocities(&mut self) -> Result<Vec<[f32; 4]>, String> {
+    fn velocities(&mut self) -> Result<Vec<[f32; 4]>> {
         let mut values = vec![[0.0; 4]; self.count];
         let size = size_of_val(&values[..]);
         let (to, none) = (values.as_mut_ptr().cast(), ptr::null_mut());
@@ -260,7 +261,7 @@ impl Peer for Pocl {
 }
 
 /// PoCL among the platforms, and its name with its version.
-fn find_platform(api: &OpenCl) -> Result<(Handle, String), String> {
+fn find_platform(api: &OpenCl) -> Result<(Handle, String)> {
     let mut platforms = [ptr::null_mut(); 16];
     let mut count = 0;
     // A loader without platforms answers with an error: that is none found, too.
@@ -280,12 +281,10 @@ fn find_platform(api: &OpenCl) -> Result<(Handle, String), String> {
             return Ok((platform, format!("PoCL {}", number.unwrap_or("?"))));
         }
     }
-    Err(format!(
-        "none of the {count} OpenCL platforms is PoCL; {PACKAGE}"
-    ))
+    bail!("none of the {count} OpenCL platforms is PoCL; {PACKAGE}")
 }
 
-fn platform_text(api: &OpenCl, platform: Handle, what: u32) -> Result<String, String> {
+fn platform_text(api: &OpenCl, platform: Handle, what: u32) -> Result<String> {
     let mut text = [0u8; 1024];
     let (size, place) = (text.len(), text.as_mut_ptr().cast());
     cl!(
@@ -304,7 +303,7 @@ fn build_log(api: &OpenCl, program: Handle, device: Handle) -> String {
         clGetProgramBuildInfo(program, device, what, size, place, ptr::null_mut())
     ) {
         Ok(()) => text_of(&text),
-        Err(error) => error,
+        Err(error) => error.to_string(),
     }
 }
 

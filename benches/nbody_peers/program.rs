@@ -2,6 +2,8 @@
 
 use std::process::{Command, Stdio};
 
+use anyhow::{Context, Result, bail};
+
 /// Enough for the program's own warm-up and event times to tell one step well.
 const ITERATIONS: u32 = 3;
 
@@ -12,11 +14,13 @@ pub struct Program {
 
 impl Program {
     /// `NAME=COMMAND`, the command's words parted by blanks.
-    pub fn parse(text: &str) -> Result<Self, String> {
-        let (name, command) = text.split_once('=').ok_or("--program needs NAME=COMMAND")?;
+    pub fn parse(text: &str) -> Result<Self> {
+        let (name, command) = text
+            .split_once('=')
+            .context("--program needs NAME=COMMAND")?;
         let words: Vec<String> = command.split_whitespace().map(str::to_owned).collect();
         if name.is_empty() || words.is_empty() {
-            return Err("--program needs NAME=COMMAND".into());
+            bail!("--program needs NAME=COMMAND");
         }
         Ok(Self {
             name: name.to_owned(),
@@ -29,24 +33,24 @@ impl Program {
     }
 
     /// Runs the benchmark once.
-    pub fn gigaflops(&self, bodies: usize) -> Result<f64, String> {
+    pub fn gigaflops(&self, bodies: usize) -> Result<f64> {
         let output = Command::new(&self.words[0])
             .args(&self.words[1..])
             .args(["-benchmark".to_owned(), format!("-numbodies={bodies}")])
             .arg(format!("-iterations={ITERATIONS}"))
             .stdin(Stdio::null())
             .output()
-            .map_err(|error| format!("{}: {error}", self.words[0]))?;
+            .with_context(|| self.words[0].clone())?;
         if !output.status.success() {
             let said = String::from_utf8_lossy(&output.stderr);
-            return Err(format!(
+            bail!(
                 "{}: {}",
                 output.status,
                 said.lines().next().unwrap_or("no message")
-            ));
+            );
         }
         let text = String::from_utf8_lossy(&output.stdout);
-        gigaflops_in(&text).ok_or_else(|| "it printed no single-precision GFLOP/s".into())
+        gigaflops_in(&text).context("it printed no single-precision GFLOP/s")
     }
 }
 

@@ -2,6 +2,7 @@
 //!
 //! `top` and the page give them. Must not know what commands there are.
 
+use anyhow::{Result, bail};
 use control::Directories;
 
 use crate::usage::printable;
@@ -10,12 +11,11 @@ use crate::usage::printable;
 ///
 /// # Errors
 /// Why it did not, in a line.
-pub fn carried_out(line: &str) -> Result<String, String> {
-    let directories = Directories::from_environment().map_err(|error| error.to_string())?;
-    match control::ask(&directories.control_socket(), line) {
-        Ok((said, 0)) => Ok(said),
-        Ok((said, _)) => Err(first_line(&said)),
-        Err(error) => Err(error.to_string()),
+pub fn carry_out(line: &str) -> Result<String> {
+    let directories = Directories::from_environment()?;
+    match control::ask(&directories.control_socket(), line)? {
+        (said, 0) => Ok(said),
+        (said, _) => bail!("{}", first_line(&said)),
     }
 }
 

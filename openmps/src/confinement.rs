@@ -17,7 +17,7 @@ pub struct Confinement {
 impl Confinement {
     /// What the environment asks for.
     pub fn from_environment() -> Result<Self> {
-        let wanted = sandbox::wanted().map_err(anyhow::Error::msg)?;
+        let wanted = sandbox::wanted()?;
         Ok(Self { wanted })
     }
 

@@ -243,10 +243,10 @@ fn table(report: &Report) -> Table {
     table
 }
 
-fn parse_percentage(text: &str) -> Result<String, String> {
+fn parse_percentage(text: &str) -> Result<String> {
     match text.parse::<f32>() {
         Ok(value) if value > 0.0 && value <= 100.0 => Ok(text.to_owned()),
-        _ => Err("expected a number above 0 and up to 100".to_owned()),
+        _ => bail!("expected a number above 0 and up to 100"),
     }
 }
 

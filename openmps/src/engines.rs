@@ -274,7 +274,7 @@ fn offered(
     all: Vec<(String, u32)>,
     visible: Option<&str>,
     by_bus: bool,
-) -> Result<Vec<(String, u32)>, String> {
+) -> Result<Vec<(String, u32)>> {
     let Some(visible) = visible else {
         return Ok(all);
     };
@@ -282,10 +282,10 @@ fn offered(
     for entry in visible.split(',').map(str::trim) {
         let found = match entry.parse::<usize>() {
             Ok(_) if !by_bus && all.len() > 1 => {
-                return Err(format!(
+                bail!(
                     "CUDA_VISIBLE_DEVICES={visible} names devices by numbers, which need not be the \
                      management library's: name them by UUID, or set CUDA_DEVICE_ORDER=PCI_BUS_ID"
-                ));
+                );
             }
             Ok(number) => all.get(number),
             Err(_) if entry.is_empty() => None,
@@ -473,7 +473,7 @@ mod tests {
             .into();
         let names = |visible, by_bus| {
             let some = offered(all.clone(), visible, by_bus)?;
-            Ok::<_, String>(some.into_iter().map(|(uuid, _)| uuid).collect::<Vec<_>>())
+            Ok::<_, anyhow::Error>(some.into_iter().map(|(uuid, _)| uuid).collect::<Vec<_>>())
         };
         assert_eq!(names(None, false).unwrap().len(), 3);
         assert_eq!(
@@ -483,7 +483,12 @@ mod tests {
         assert_eq!(names(Some("2,0,2"), true).unwrap(), ["GPU-b3", "GPU-a1"]);
         assert_eq!(names(Some("1,9,0"), true).unwrap(), ["GPU-b2"]);
         assert!(names(Some(""), true).unwrap().is_empty());
-        assert!(names(Some("1"), false).unwrap_err().contains("PCI_BUS_ID"));
+        assert!(
+            names(Some("1"), false)
+                .unwrap_err()
+                .to_string()
+                .contains("PCI_BUS_ID")
+        );
     }
 
     #[test]

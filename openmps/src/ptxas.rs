@@ -9,6 +9,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use anyhow::{Context, Result, anyhow, bail};
 use engine_soft::{Assembled, CAPABILITIES, assemble};
 
 /// What `--version` says beside the name: callers choose the version of PTX that they write by it, and the
@@ -80,7 +81,7 @@ pub fn run(arguments: &[OsString]) -> ExitCode {
             ExitCode::SUCCESS
         }
         Err(error) => {
-            eprintln!("ptxas fatal   : {error}");
+            eprintln!("ptxas fatal   : {error:#}");
             ExitCode::from(255)
         }
     }
@@ -92,7 +93,7 @@ struct Said {
     err: String,
 }
 
-fn assembled(arguments: &[OsString]) -> Result<Said, String> {
+fn assembled(arguments: &[OsString]) -> Result<Said> {
     let wanted = read(arguments)?;
     if wanted.version {
         return Ok(Said {
@@ -105,11 +106,9 @@ fn assembled(arguments: &[OsString]) -> Result<Said, String> {
     }
     let text = match (&wanted.text, wanted.inputs.as_slice()) {
         (Some(text), []) => text.clone().into_bytes(),
-        (None, [input]) => {
-            std::fs::read(input).map_err(|error| format!("{}: {error}", input.display()))?
-        }
-        (None, []) => return Err("no input file; --help is in NVIDIA's documents".into()),
-        _ => return Err("several inputs: the software GPU's ptxas takes one".into()),
+        (None, [input]) => std::fs::read(input).with_context(|| input.display().to_string())?,
+        (None, []) => bail!("no input file; --help is in NVIDIA's documents"),
+        _ => bail!("several inputs: the software GPU's ptxas takes one"),
     };
     let device = match &wanted.architecture {
         Some(name) => architecture(name)?,
@@ -117,7 +116,7 @@ fn assembled(arguments: &[OsString]) -> Result<Said, String> {
     };
     let Assembled { notes, kernels } =
         assemble(&text, device, wanted.max_registers).map_err(|log| {
-            format!(
+            anyhow!(
                 "the software GPU of OpenMPS cannot run this PTX\n{}",
                 log.trim_end()
             )
@@ -128,7 +127,7 @@ fn assembled(arguments: &[OsString]) -> Result<Said, String> {
         image.push(0);
     }
     let output = wanted.output.unwrap_or_else(|| "elf.o".into());
-    std::fs::write(&output, image).map_err(|error| format!("{}: {error}", output.display()))?;
+    std::fs::write(&output, image).with_context(|| output.display().to_string())?;
     let mut said = Said::default();
     let kernels = if wanted.verbose {
         kernels
@@ -148,17 +147,17 @@ fn newest() -> u32 {
 }
 
 /// The number of an architecture such as sm_90a.
-fn architecture(name: &str) -> Result<u32, String> {
+fn architecture(name: &str) -> Result<u32> {
     let digits = name
         .strip_prefix("sm_")
         .or_else(|| name.strip_prefix("compute_"));
     digits
         .map(|digits| digits.trim_end_matches(['a', 'f']))
         .and_then(|digits| digits.parse().ok())
-        .ok_or_else(|| format!("'{name}' is no architecture"))
+        .with_context(|| format!("'{name}' is no architecture"))
 }
 
-fn read(arguments: &[OsString]) -> Result<Wanted, String> {
+fn read(arguments: &[OsString]) -> Result<Wanted> {
     let mut wanted = Wanted::default();
     let mut rest = arguments.iter();
     while let Some(argument) = rest.next() {
@@ -184,14 +183,14 @@ fn read(arguments: &[OsString]) -> Result<Wanted, String> {
             None => rest
                 .next()
                 .cloned()
-                .ok_or_else(|| format!("{name} wants a value"))?,
+                .with_context(|| format!("{name} wants a value"))?,
         };
         set(&mut wanted, &name, &value)?;
     }
     Ok(wanted)
 }
 
-fn set(wanted: &mut Wanted, name: &str, value: &OsStr) -> Result<(), String> {
+fn set(wanted: &mut Wanted, name: &str, value: &OsStr) -> Result<()> {
     let text = || value.to_string_lossy().into_owned();
     match name {
         "--output-file" | "-o" => wanted.output = Some(Path::new(value).to_owned()),
@@ -199,11 +198,11 @@ fn set(wanted: &mut Wanted, name: &str, value: &OsStr) -> Result<(), String> {
         "--input-as-string" | "-ias" => wanted.text = Some(text()),
         "--maxrregcount" | "-maxrregcount" => {
             let number = text().parse();
-            let number = number.map_err(|_| format!("{name}: '{}' is no number", text()))?;
+            let number = number.map_err(|_| anyhow!("{name}: '{}' is no number", text()))?;
             wanted.max_registers = Some(number);
         }
         // What a file of options would say is not known here.
-        "--options-file" | "-optf" => return Err(format!("{name} is not built")),
+        "--options-file" | "-optf" => bail!("{name} is not built"),
         _ => {}
     }
     Ok(())
@@ -267,7 +266,7 @@ mod tests {
         // What the device could not load is refused at once.
         assert!(assembled(&line("sm_80")).is_err());
         std::fs::write(&input, PTX.replace("bar.sync", "tcgen05.mma")).unwrap();
-        let error = assembled(&line("sm_90a")).unwrap_err();
+        let error = assembled(&line("sm_90a")).unwrap_err().to_string();
         assert!(
             error.contains("tcgen05.mma") && error.contains("line 4"),
             "{error}"

@@ -30,11 +30,16 @@ pub enum Wanted {
     Strict,
 }
 
+/// The variable's value asks for nothing that there is.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{VARIABLE}={0} is neither on, off nor strict")]
+pub struct UnknownSetting(String);
+
 /// What the environment asks for.
 ///
 /// # Errors
-/// When the variable has another value, in words.
-pub fn wanted() -> Result<Wanted, String> {
+/// When the variable has another value.
+pub fn wanted() -> Result<Wanted, UnknownSetting> {
     let value = std::env::var_os(VARIABLE);
     meaning(
         value
@@ -44,12 +49,12 @@ pub fn wanted() -> Result<Wanted, String> {
     )
 }
 
-fn meaning(value: Option<&str>) -> Result<Wanted, String> {
+fn meaning(value: Option<&str>) -> Result<Wanted, UnknownSetting> {
     match value {
         None | Some("" | "on") => Ok(Wanted::Usual),
         Some("off") => Ok(Wanted::Nothing),
         Some("strict") => Ok(Wanted::Strict),
-        Some(text) => Err(format!("{VARIABLE}={text} is neither on, off nor strict")),
+        Some(text) => Err(UnknownSetting(text.to_owned())),
     }
 }
 
@@ -65,10 +70,8 @@ mod tests {
         assert_eq!(meaning(Some("off")), Ok(Wanted::Nothing));
         assert_eq!(meaning(Some("strict")), Ok(Wanted::Strict));
         for wrong in ["0", "no", "OFF", "of"] {
-            assert!(
-                meaning(Some(wrong)).unwrap_err().contains(VARIABLE),
-                "{wrong}"
-            );
+            let error = meaning(Some(wrong)).unwrap_err().to_string();
+            assert!(error.contains(VARIABLE), "{error}");
         }
     }
 }

@@ -204,7 +204,7 @@ fn one(arguments: &Arguments, chosen: &[&str], libraries: Option<PathBuf>) -> Re
             .filter(|need| !arguments.all && !arguments.native && !BUILT.contains(need))
             .collect();
         let (outcome, took) = match (built, &mut runner) {
-            (Err(why), _) => (Outcome::NotBuilt(why), Duration::ZERO),
+            (Err(error), _) => (Outcome::NotBuilt(format!("{error:#}")), Duration::ZERO),
             (Ok(_), None) => (Outcome::NotRun, Duration::ZERO),
             (Ok(_), Some(_)) if !missing.is_empty() => (
                 Outcome::Skipped(format!("needs {}", missing.join(", "))),

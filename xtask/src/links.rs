@@ -176,7 +176,7 @@ impl Tree {
         !path.contains('/') || !self.folders.contains(first)
     }
 
-    fn check_link(&self, from: &str, target: &str) -> Result<(), String> {
+    fn check_link(&self, from: &str, target: &str) -> Result<()> {
         if target.contains("://") || target.starts_with("mailto:") {
             return Ok(());
         }
@@ -184,14 +184,14 @@ impl Tree {
         let path = if file.is_empty() {
             from.to_owned()
         } else {
-            resolve(from, file).ok_or_else(|| format!("`{target}` leads out of the tree"))?
+            resolve(from, file).with_context(|| format!("`{target}` leads out of the tree"))?
         };
         if !self.files.contains(&path) && !self.folders.contains(&path) {
-            return Err(format!("`{target}` is not in the tree"));
+            bail!("`{target}` is not in the tree");
         }
         let text = self.texts.get(&path).map_or("", String::as_str);
         if !anchor.is_empty() && !anchors(text).contains(anchor) {
-            return Err(format!("`{target}`: {path} has no heading of that name"));
+            bail!("`{target}`: {path} has no heading of that name");
         }
         Ok(())
     }

@@ -5,6 +5,7 @@
 //! thread, and when the process ends. Must not know who noted what is in the buffer.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
+use std::fmt;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::path::PathBuf;
@@ -16,7 +17,7 @@ use rustix::time::{ClockId, clock_gettime};
 use trace::chrome::Writer;
 use trace::event::{Clock, Process};
 use trace::join::{JoinError, Joiner, Span, SpanKind};
-use trace::name_pattern::{self, Facts};
+use trace::name_pattern::{self, Facts, PatternError};
 use trace::output::Limited;
 use trace::told::{PostedWork, Told};
 
@@ -59,6 +60,29 @@ fn create(name: &str) -> io::Result<File> {
         made => made,
     }
 }
+
+/// Why a process has no file of its own.
+#[derive(Debug)]
+pub(super) enum FileError {
+    /// The pattern names none.
+    Pattern(PatternError),
+    /// It cannot be made.
+    Create { name: String, error: io::Error },
+    /// Its beginning cannot be written.
+    Write { name: String, error: io::Error },
+}
+
+impl fmt::Display for FileError {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Pattern(error) => error.fmt(to),
+            Self::Create { name, error } => write!(to, "{name} cannot be made: {error}"),
+            Self::Write { name, error } => write!(to, "{name} cannot be written: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for FileError {}
 
 /// A file of this process.
 #[derive(Debug)]
@@ -111,9 +135,12 @@ impl Sink {
     }
 
     /// The file that a pattern names.
-    pub(super) fn file(pattern: &str) -> Result<Self, String> {
-        let name = name_pattern::expand(pattern, &Here).map_err(|error| error.to_string())?;
-        let file = create(&name).map_err(|error| format!("{name} cannot be made: {error}"))?;
+    pub(super) fn file(pattern: &str) -> Result<Self, FileError> {
+        let name = name_pattern::expand(pattern, &Here).map_err(FileError::Pattern)?;
+        let file = match create(&name) {
+            Ok(file) => file,
+            Err(error) => return Err(FileError::Create { name, error }),
+        };
         let wall = clock_gettime(ClockId::Realtime);
         let clock = Clock {
             monotonic_ns: now(),
@@ -129,8 +156,10 @@ impl Sink {
             storage: file,
             most: getrlimit(Resource::Fsize).current.unwrap_or(u64::MAX),
         };
-        let writer = Writer::new(limited, clock, &process);
-        let writer = writer.map_err(|error| format!("{name} cannot be written: {error}"))?;
+        let writer = match Writer::new(limited, clock, &process) {
+            Ok(writer) => writer,
+            Err(error) => return Err(FileError::Write { name, error }),
+        };
         Ok(Self::of(Kind::File(Box::new(OwnFile {
             joiner: Joiner::new(writer),
             reached: HashMap::new(),

@@ -1,6 +1,6 @@
 //! What the daemon has the kernel refuse to it, before it hears anybody.
 
-use sandbox::{Error, Profile, Wanted, filter_calls};
+use sandbox::{Error, Profile, UnknownSetting, Wanted, filter_calls};
 
 use crate::host::HostProgram;
 use crate::log::{Log, Role};
@@ -12,9 +12,9 @@ const HELPER: &str = "the driver's helper is a set-uid program, and a filter wou
 /// Why a daemon that is to be confined is not.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ConfineError {
-    /// The variable holds something else, as `sandbox` says.
-    #[error("{0}")]
-    Setting(String),
+    /// The variable holds something else.
+    #[error(transparent)]
+    Setting(#[from] UnknownSetting),
     /// The kernel could and does not.
     #[error("{0}; with {variable}=off the daemon starts without a filter", variable = sandbox::VARIABLE)]
     Filter(#[from] Error),
@@ -26,7 +26,7 @@ pub(super) enum ConfineError {
 /// # Errors
 /// When the kernel could and does not.
 pub(super) fn confine(log: &Log, host: HostProgram) -> Result<(), ConfineError> {
-    let is_wanted = sandbox::wanted().map_err(ConfineError::Setting)? != Wanted::Nothing;
+    let is_wanted = sandbox::wanted()? != Wanted::Nothing;
     let open = |why: &str| {
         log.line(
             Role::Control,

@@ -13,7 +13,9 @@ const WHOLE_LANDLOCK: u32 = 6;
 /// What a daemon that starts here will get.
 pub(super) fn possible(kernel: Kernel) -> Finding {
     match sandbox::wanted() {
-        Err(text) => return Finding::problem(SUBJECT, text, "mend or unset the variable"),
+        Err(error) => {
+            return Finding::problem(SUBJECT, error.to_string(), "mend or unset the variable");
+        }
         Ok(Wanted::Nothing) => {
             return Finding::warning(
                 SUBJECT,

@@ -2,6 +2,7 @@
 //!
 //! Owns the bounds of a connection. Must not know what is asked for: who starts it says what is answered.
 
+use std::fmt;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
@@ -29,22 +30,43 @@ pub enum Address {
     Unix(PathBuf),
 }
 
+/// A text is no address: what it has to look like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AddressError {
+    /// `unix:` and nothing behind it.
+    NoPath,
+    /// Neither an address with a port nor `unix:`.
+    NoAddress,
+}
+
+// By hand: the fuzz target of questions builds this file without the crate for it.
+impl fmt::Display for AddressError {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        to.write_str(match self {
+            Self::NoPath => "unix: is followed by the socket's path",
+            Self::NoAddress => {
+                "an address and a port, as 127.0.0.1:9400 or [::1]:9400, or unix: and a path"
+            }
+        })
+    }
+}
+
+impl std::error::Error for AddressError {}
+
 impl Address {
     /// An address as it stands on the command line.
     ///
     /// # Errors
-    /// What it has to look like.
-    pub fn parse(text: &str) -> Result<Self, String> {
-        if let Some(path) = text.strip_prefix("unix:") {
-            return match path.is_empty() {
-                true => Err("unix: is followed by the socket's path".to_owned()),
-                false => Ok(Self::Unix(path.into())),
-            };
+    /// When it is neither an address with a port nor `unix:` with a path.
+    pub fn parse(text: &str) -> Result<Self, AddressError> {
+        match text.strip_prefix("unix:") {
+            Some("") => Err(AddressError::NoPath),
+            Some(path) => Ok(Self::Unix(path.into())),
+            None => text
+                .parse()
+                .map(Self::Tcp)
+                .map_err(|_| AddressError::NoAddress),
         }
-        let address = text.parse().map_err(|_| {
-            "an address and a port, as 127.0.0.1:9400 or [::1]:9400, or unix: and a path".to_owned()
-        })?;
-        Ok(Self::Tcp(address))
     }
 }
 

@@ -159,11 +159,11 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
 struct Daemon(Directories);
 
 impl Daemon {
-    fn ask(&self, command: &str) -> Result<String, String> {
+    fn ask(&self, command: &str) -> Result<String> {
         match control::ask(&self.0.control_socket(), command) {
             Ok((text, 0)) => Ok(text),
-            Ok((text, _)) => Err(text.trim_end().to_owned()),
-            Err(error) => Err(format!("{}: {error}", self.0.pipe.display())),
+            Ok((text, _)) => bail!("{}", text.trim_end()),
+            Err(error) => bail!("{}: {error}", self.0.pipe.display()),
         }
     }
 }

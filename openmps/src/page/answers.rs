@@ -188,8 +188,8 @@ impl Answers {
 
     fn change(&self, question: &Question) -> Result<Answer, Answer> {
         self.may_have_done(question)?;
-        let change =
-            Change::read(&question.body).map_err(|why| Answer::line("400 Bad Request", &why))?;
+        let change = Change::read(&question.body)
+            .map_err(|why| Answer::line("400 Bad Request", &why.to_string()))?;
         let _one = self.changing.lock();
         let came_of_it = change.carry_out(&self.watch.devices());
         Ok(Answer::ok(JSON, came_of_it.to_string()))

@@ -6,6 +6,7 @@
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, ExitCode, Stdio};
 
+use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::http::Address;
@@ -17,7 +18,7 @@ const OPTION: &str = "--web";
 ///
 /// # Errors
 /// What it has to look like.
-pub fn taken(arguments: &mut Vec<String>) -> Result<Option<String>, String> {
+pub fn take_option(arguments: &mut Vec<String>) -> Result<Option<String>> {
     // What follows the options is a command, whose words are its own.
     let options = arguments
         .iter()
@@ -36,21 +37,17 @@ pub fn taken(arguments: &mut Vec<String>) -> Result<Option<String>, String> {
         ["-d", "--daemon", "-f", "--foreground", "--forground"].contains(&&**argument)
     };
     if !arguments[..options].iter().any(is_daemon) {
-        return Err(format!(
+        bail!(
             "{OPTION} starts a page with a daemon (-d or -f); `openmps page` is one beside a daemon that runs"
-        ));
+        );
     }
     let argument = arguments.remove(at);
     let address = match argument.split_once('=') {
         Some((_, address)) => address.to_owned(),
         None if at < arguments.len() => arguments.remove(at),
-        None => {
-            return Err(format!(
-                "{OPTION} is followed by an address, as 127.0.0.1:9401"
-            ));
-        }
+        None => bail!("{OPTION} is followed by an address, as 127.0.0.1:9401"),
     };
-    Address::parse(&address).map_err(|why| format!("{OPTION} {address}: {why}"))?;
+    Address::parse(&address).with_context(|| format!("{OPTION} {address}"))?;
     Ok(Some(address))
 }
 
@@ -96,22 +93,22 @@ fn start(address: &str) -> std::io::Result<Child> {
 mod tests {
     use super::*;
 
-    fn split(line: &str) -> Result<(Option<String>, String), String> {
+    fn split(line: &str) -> Result<(Option<String>, String)> {
         let mut words = line.split_whitespace().map(str::to_owned).collect();
-        let address = taken(&mut words)?;
+        let address = take_option(&mut words)?;
         Ok((address, words.join(" ")))
     }
 
     #[test]
     fn the_option_is_taken_out_and_checked() {
-        let expected = |rest: &str| Ok((Some("127.0.0.1:1".to_owned()), rest.to_owned()));
-        assert_eq!(split("-d --web 127.0.0.1:1 -M"), expected("-d -M"));
-        assert_eq!(split("--web=127.0.0.1:1 -f"), expected("-f"));
-        assert_eq!(split("-d -M"), Ok((None, "-d -M".to_owned())));
+        let expected = |rest: &str| (Some("127.0.0.1:1".to_owned()), rest.to_owned());
+        assert_eq!(split("-d --web 127.0.0.1:1 -M").unwrap(), expected("-d -M"));
+        assert_eq!(split("--web=127.0.0.1:1 -f").unwrap(), expected("-f"));
+        assert_eq!(split("-d -M").unwrap(), (None, "-d -M".to_owned()));
         // A command's words are its own.
         assert_eq!(
-            split("echo -d --web"),
-            Ok((None, "echo -d --web".to_owned()))
+            split("echo -d --web").unwrap(),
+            (None, "echo -d --web".to_owned())
         );
         for (wrong, why) in [
             ("--web 127.0.0.1:1", "-d or -f"),
@@ -119,7 +116,7 @@ mod tests {
             ("-d --web 9401", "an address and a port"),
             ("-d --web=x", "an address and a port"),
         ] {
-            let error = split(wrong).unwrap_err();
+            let error = format!("{:#}", split(wrong).unwrap_err());
             assert!(error.contains(why), "{wrong}: {error}");
         }
     }

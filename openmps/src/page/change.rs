@@ -3,6 +3,7 @@
 //! A client is named by its device and its session, which no other has had, so that nobody else is hit who has its process id
 //! since. Of what was written only numbers get into the command. Must not know HTTP.
 
+use anyhow::{Context, Result, anyhow, bail};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -38,9 +39,9 @@ impl Change {
     ///
     /// # Errors
     /// What it has to look like.
-    pub fn read(body: &[u8]) -> Result<Self, String> {
+    pub fn read(body: &[u8]) -> Result<Self> {
         serde_json::from_slice(body).map_err(|error| {
-            format!(
+            anyhow!(
                 "{error}: it has to be {{\"device\": N, \"session\": N, \"what\": \"show\", \"end\", \
                  {{\"percentage\": N}}, {{\"memory\": BYTES or null}} or {{\"priority\": 0 or 1}}}}"
             )
@@ -51,13 +52,12 @@ impl Change {
     ///
     /// # Errors
     /// Why there is none.
-    fn command(&self, devices: &[DeviceUsage]) -> Result<String, String> {
-        let client = self.client(devices).ok_or("the client has left")?;
+    fn command(&self, devices: &[DeviceUsage]) -> Result<String> {
+        let client = self.client(devices).context("the client has left")?;
         let (pid, server) = (client.pid, client.server);
         if pid == 0 {
-            return Err(
+            bail!(
                 "its process id cannot be seen from here: `openmps control ps` says how it is named"
-                    .to_owned(),
             );
         }
         let set = format!("limit set --client {pid}");
@@ -81,9 +81,9 @@ impl Change {
     pub fn carry_out(&self, devices: &[DeviceUsage]) -> Value {
         let done = self
             .command(devices)
-            .and_then(|line| command::carried_out(&line));
+            .and_then(|line| command::carry_out(&line));
         match done {
-            Err(why) => json!({ "done": false, "said": why }),
+            Err(error) => json!({ "done": false, "said": error.to_string() }),
             Ok(said) => json!({
                 "done": true,
                 "said": command::first_line(&said),
@@ -132,7 +132,7 @@ mod tests {
         ] {
             let text = format!(r#"{{"device": 1, "session": 5, "what": {what}}}"#);
             let change = Change::read(text.as_bytes()).unwrap();
-            assert_eq!(change.command(&devices()), Ok(expected.to_owned()));
+            assert_eq!(change.command(&devices()).unwrap(), expected);
         }
     }
 
@@ -147,7 +147,7 @@ mod tests {
             r#"{"device": 1, "session": 5, "what": {"memory": -1}}"#,
             r#"{"device": 1, "session": 5, "what": "end", "more": 1}"#,
         ] {
-            let error = Change::read(wrong.as_bytes()).unwrap_err();
+            let error = Change::read(wrong.as_bytes()).unwrap_err().to_string();
             assert!(error.contains("it has to be"), "{wrong}: {error}");
         }
         let of = |session| Change {
@@ -155,12 +155,8 @@ mod tests {
             session,
             what: What::End,
         };
-        assert!(
-            of(6)
-                .command(&devices())
-                .unwrap_err()
-                .contains("cannot be seen")
-        );
-        assert!(of(9).command(&devices()).unwrap_err().contains("has left"));
+        let refused = |session| of(session).command(&devices()).unwrap_err().to_string();
+        assert!(refused(6).contains("cannot be seen"));
+        assert!(refused(9).contains("has left"));
     }
 }

@@ -10,7 +10,7 @@ use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use protocol::control_messages::View;
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
@@ -52,12 +52,12 @@ const WITHIN: Duration = Duration::from_secs(2);
 /// Columns of a table that goes to no terminal.
 const COLUMNS: u16 = 120;
 
-fn interval(text: &str) -> Result<f64, String> {
-    let seconds: f64 = text.parse().map_err(|_| "a number of seconds".to_owned())?;
-    match (0.1..=3600.0).contains(&seconds) {
-        true => Ok(seconds),
-        false => Err("from 0.1 to 3600 seconds".to_owned()),
+fn interval(text: &str) -> Result<f64> {
+    let seconds: f64 = text.parse().map_err(|_| anyhow!("a number of seconds"))?;
+    if !(0.1..=3600.0).contains(&seconds) {
+        bail!("from 0.1 to 3600 seconds");
     }
+    Ok(seconds)
 }
 
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
@@ -136,7 +136,7 @@ fn keep_up(
                 _ if interrupts => return Ok(()),
                 Action::Quit => return Ok(()),
                 Action::Nothing => {}
-                Action::Command(line) => app.tell(&carried_out(&line)),
+                Action::Command(line) => app.tell(&carry_out(&line)),
             }
             continue;
         }
@@ -158,10 +158,10 @@ fn keep_up(
 }
 
 /// Has the daemon carry out a command, and says in a line what came of it.
-fn carried_out(line: &str) -> String {
-    match command::carried_out(line) {
+fn carry_out(line: &str) -> String {
+    match command::carry_out(line) {
         Ok(said) if said.trim().is_empty() => format!("{line}: done"),
         Ok(said) => command::first_line(&said),
-        Err(why) => why,
+        Err(error) => error.to_string(),
     }
 }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use control::directories::{DEFAULT_PIPE_DIRECTORY, named_pipe_directory};
 use trace::name_pattern::{self, Facts};
 
@@ -50,11 +50,11 @@ pub struct Arguments {
     program: Vec<OsString>,
 }
 
-fn seconds(text: &str) -> Result<Duration, String> {
-    let seconds: f64 = text.parse().map_err(|_| "a number of seconds".to_owned())?;
+fn seconds(text: &str) -> Result<Duration> {
+    let seconds: f64 = text.parse().map_err(|_| anyhow!("a number of seconds"))?;
     match seconds > 0.0 {
-        true => Duration::try_from_secs_f64(seconds).map_err(|_| "that is too long".to_owned()),
-        false => Err("more than 0 seconds".to_owned()),
+        true => Duration::try_from_secs_f64(seconds).map_err(|_| anyhow!("that is too long")),
+        false => bail!("more than 0 seconds"),
     }
 }
 

@@ -49,7 +49,7 @@ impl Builder {
     }
 
     /// Builds all programs, some at a time; for each the executable's path or what nvcc said.
-    pub fn build_all(&self, programs: &[Program], jobs: usize) -> Vec<Result<PathBuf, String>> {
+    pub fn build_all(&self, programs: &[Program], jobs: usize) -> Vec<Result<PathBuf>> {
         let next = AtomicUsize::new(0);
         let results = Mutex::new(Vec::new());
         std::thread::scope(|scope| {
@@ -60,7 +60,7 @@ impl Builder {
                         let number = next.fetch_add(1, Ordering::Relaxed);
                         programs.get(number).map(|program| (number, program))
                     } {
-                        let result = self.build(program).map_err(|error| format!("{error:#}"));
+                        let result = self.build(program);
                         let mut results = results.lock().unwrap_or_else(PoisonError::into_inner);
                         results.push((number, result));
                     }
@@ -129,7 +129,7 @@ fn strip(program: &Path, to: &Path) -> Result<()> {
 /// Copies what was built to a folder, stripped, with `openmps`, a list and a script that runs all.
 pub fn pack(
     programs: &[Program],
-    built: &[Result<PathBuf, String>],
+    built: &[Result<PathBuf>],
     toolkit: &Toolkit,
     cudart: Cudart,
     out: &Path,
