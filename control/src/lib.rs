@@ -24,6 +24,7 @@ mod files;
 mod groups;
 mod host;
 pub mod log;
+mod process_limits;
 pub mod servers;
 mod startup;
 mod time_lines;

@@ -6,10 +6,11 @@ use protocol::limits;
 use serde_json::{Value, json};
 
 use super::answer::{Answer, Caller};
-use super::changes::{ChangeError, memory_line, put_sizes, refused_change, sizes};
+use super::limit_answers::{memory_line, refused_change};
+use super::limit_command::{ChangeError, put_sizes, sizes};
 use super::line::Arguments;
 use super::lookup::not_allowed;
-use super::partitions::settled_partition;
+use super::partitions::partition_added;
 use crate::daemon::Daemon;
 use crate::groups::error::GroupError;
 use crate::groups::saved::{GroupLimits, SavedGroup, is_name};
@@ -96,20 +97,20 @@ fn add(daemon: &mut Daemon, name: &str, arguments: &Arguments<'_>) -> Answer {
     };
     let added = read().and_then(|kept| Ok(daemon.add_group(kept)?));
     match added {
-        Ok(number) => daemon.settle(number),
+        Ok(number) => daemon.confirm_group(number),
         Err(why) => Answer::refusal(why),
     }
 }
 
-/// What is said of a group or a partition that was made, or was refused by a server.
-pub fn settled(daemon: &Daemon, number: u32, refused: Option<&str>) -> Answer {
+/// What is answered when a group or a partition was made, or was refused by a server.
+pub fn group_added(daemon: &Daemon, number: u32, refused: Option<&str>) -> Answer {
     match daemon.groups.by_number.get(&number) {
         None => refused_change("it is gone"),
         Some(Group {
             kind: Kind::Partition(partition),
             name,
             ..
-        }) => settled_partition(name, partition, refused),
+        }) => partition_added(name, partition, refused),
         Some(group) => match refused {
             Some(why) => refused_change(why),
             None => {
@@ -253,6 +254,14 @@ pub(super) fn shown(daemon: &Daemon, number: u32, group: &Group) -> Answer {
         memory_line(&mut text, &device, limit, used);
     }
     Answer::text(text).with_value(value(daemon, None, number, group))
+}
+
+/// What a group has, after a change or when it was asked for.
+pub fn group_limits(daemon: &Daemon, number: u32) -> Answer {
+    match daemon.groups.by_number.get(&number) {
+        Some(group) => shown(daemon, number, group),
+        None => Answer::refusal("the group is gone"),
+    }
 }
 
 fn show(daemon: &Daemon, caller: Caller, number: u32) -> Answer {

@@ -5,7 +5,7 @@ use protocol::limits;
 use serde_json::json;
 
 use super::answer::{Answer, Caller};
-use super::changes::ChangeError;
+use super::limit_command::ChangeError;
 use super::line::Arguments;
 use super::lookup::with_server;
 use crate::daemon::Daemon;

@@ -6,11 +6,12 @@
 //! name only keep it: an empty line, with which here-documents end, and `ps` where no server runs.
 
 mod answer;
-mod changes;
 mod clients;
 mod devices;
 mod groups;
 mod label;
+mod limit_answers;
+mod limit_command;
 mod limits;
 mod line;
 mod lookup;
@@ -23,9 +24,9 @@ use serde_json::json;
 use crate::daemon::Daemon;
 
 pub use answer::{Answer, Awaited, Caller};
-pub use changes::{changed_client, changed_group, refused_change};
 pub use devices::{device_from_json, device_json};
-pub use groups::settled;
+pub use groups::{group_added, group_limits};
+pub use limit_answers::{client_limits, refused_change};
 pub use line::{Arguments, Line, LineError};
 pub use row::Command;
 
@@ -235,7 +236,7 @@ pub const COMMANDS: &[Command] = &[
             "--priority",
         ],
         words: 1,
-        run: changes::limit, // as above
+        run: limit_command::limit, // as above
         ..PLAIN
     },
     Command {

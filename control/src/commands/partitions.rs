@@ -75,7 +75,7 @@ fn add(daemon: &mut Daemon, name: &str, count: &str) -> Answer {
         return Answer::refusal(format_args!("{count:?} is no number of chunks"));
     };
     match daemon.add_partition(device, chunks) {
-        Ok(number) => daemon.settle(number),
+        Ok(number) => daemon.confirm_group(number),
         Err(()) => too_many(chunks, None),
     }
 }
@@ -89,12 +89,8 @@ fn too_many(chunks: u32, why: Option<&str>) -> Answer {
     ))
 }
 
-/// What is said of a partition that was made, or was refused by a server.
-pub(super) fn settled_partition(
-    name: &str,
-    partition: &Partition,
-    refused: Option<&str>,
-) -> Answer {
+/// What is answered when a partition was made, or was refused by a server.
+pub(super) fn partition_added(name: &str, partition: &Partition, refused: Option<&str>) -> Answer {
     match refused {
         None => Answer::line(format_args!("Partition {name} created")).with_value(json!({
             "partition": name,

@@ -193,7 +193,7 @@ impl Daemon {
         }
         match self.send_group(id, number, 0) {
             Ok(()) => {
-                self.keep_group(number);
+                self.save_group(number);
                 Ok(())
             }
             Err(error) if error.would_wait() => Err(NotTold::Later),
@@ -222,21 +222,21 @@ impl Daemon {
     }
 
     /// Keeps a group for the next daemon.
-    pub(crate) fn keep_group(&self, number: u32) {
+    pub(crate) fn save_group(&self, number: u32) {
         let Some(group) = self.groups.by_number.get(&number) else {
             return;
         };
         if !group.is_named() {
             return;
         }
-        if let Err(error) = saved::save(self.instance.directories(), &self.kept(group)) {
+        if let Err(error) = saved::save(self.instance.directories(), &self.group_to_save(group)) {
             // The group holds; a daemon that takes over would not know what has become of it.
             self.log(&format!("Group {} is not kept: {error}", group.name));
         }
     }
 
     /// What of a group is kept.
-    pub(crate) fn kept(&self, group: &Group) -> SavedGroup {
+    pub(crate) fn group_to_save(&self, group: &Group) -> SavedGroup {
         let servers = group.told.iter().filter_map(|id| {
             let server = self.registry.servers.get(id)?;
             Some(UsageHolder {
@@ -271,7 +271,7 @@ impl Daemon {
             }
         }
         for number in changed {
-            self.keep_group(number);
+            self.save_group(number);
         }
     }
 

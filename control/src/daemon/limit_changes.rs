@@ -11,9 +11,8 @@ use protocol::control_messages::{self, DeviceAccount, Packet};
 use serde_json::json;
 
 use super::Daemon;
-use super::limit_change::{Change, Subject};
-use crate::commands::Awaited;
-use crate::commands::{Answer, changed_client, changed_group, refused_change, settled};
+use super::pending_limit_change::{PendingLimitChange, Subject};
+use crate::commands::{Answer, Awaited, client_limits, group_added, group_limits, refused_change};
 use crate::groups::saved::GroupLimits;
 use crate::servers::limits::ClientLimits;
 use crate::servers::registry::{ServerId, State};
@@ -43,7 +42,7 @@ impl Daemon {
             session,
             limits,
         };
-        self.await_change(request, subject, BTreeSet::from([server]))
+        self.await_limit_change(request, subject, BTreeSet::from([server]))
     }
 
     /// Changes a group's limits.
@@ -51,7 +50,7 @@ impl Daemon {
         let Some(group) = self.groups.by_number.get_mut(&number) else {
             return refused_change("the group is gone");
         };
-        let former = std::mem::replace(&mut group.limits, limits);
+        let previous = std::mem::replace(&mut group.limits, limits);
         let told = group.told.clone();
         let request = self.number();
         let mut awaited = BTreeSet::new();
@@ -64,19 +63,19 @@ impl Daemon {
                 Err(error) => refused = Some(error.to_string()),
             }
         }
-        let subject = Subject::Group { number, former };
+        let subject = Subject::Group { number, previous };
         if awaited.is_empty() {
-            return self.conclude(&subject, refused, &[]);
+            return self.conclude_limit_change(&subject, refused, &[]);
         }
-        let answer = self.await_change(request, subject, awaited);
-        if let Some(change) = self.changes.get_mut(&request) {
+        let answer = self.await_limit_change(request, subject, awaited);
+        if let Some(change) = self.limit_changes.get_mut(&request) {
             change.refused = refused;
         }
         answer
     }
 
     /// Has the servers that run agree to a new group or partition.
-    pub(crate) fn settle(&mut self, number: u32) -> Answer {
+    pub(crate) fn confirm_group(&mut self, number: u32) -> Answer {
         let request = self.number();
         let group = self.groups.by_number.get(&number);
         let reserved = group.is_some_and(|group| group.limits.reserved);
@@ -92,20 +91,20 @@ impl Daemon {
             .collect();
         let subject = Subject::New { number };
         if awaited.is_empty() {
-            return self.conclude(&subject, None, &[]);
+            return self.conclude_limit_change(&subject, None, &[]);
         }
-        self.await_change(request, subject, awaited)
+        self.await_limit_change(request, subject, awaited)
     }
 
-    fn await_change(
+    fn await_limit_change(
         &mut self,
         request: u64,
         subject: Subject,
         awaited: BTreeSet<ServerId>,
     ) -> Answer {
-        self.changes.insert(
+        self.limit_changes.insert(
             request,
-            Change {
+            PendingLimitChange {
                 subject,
                 awaited,
                 refused: None,
@@ -116,7 +115,7 @@ impl Daemon {
     }
 
     /// A server has said what came of a change.
-    pub(crate) fn changed(
+    pub(crate) fn limit_change_answered(
         &mut self,
         id: ServerId,
         request: u64,
@@ -124,15 +123,15 @@ impl Daemon {
         text: &str,
         accounts: &[DeviceAccount],
     ) {
-        if self.counted(request, accounts) {
+        if self.add_to_view(request, accounts) {
             return;
         }
         let refused = (code != CUresult::SUCCESS.0).then(|| text.to_owned());
-        match self.changes.get_mut(&request) {
+        match self.limit_changes.get_mut(&request) {
             Some(change) => {
                 change.refused = refused.or(change.refused.take());
                 change.used = accounts.iter().map(|account| account.memory).collect();
-                self.no_longer_awaited(request, id);
+                self.limit_change_no_longer_awaits(request, id);
             }
             None => {
                 if let (Some(refused), Some(server)) = (refused, self.registry.servers.get(&id)) {
@@ -143,9 +142,9 @@ impl Daemon {
     }
 
     /// A session, or with none its server, is gone, and changes nothing any more.
-    pub(crate) fn changes_end(&mut self, id: ServerId, session: Option<u64>) {
-        self.no_longer_counted(id, session);
-        let concerned = |change: &Change| match change.subject {
+    pub(crate) fn end_limit_changes(&mut self, id: ServerId, session: Option<u64>) {
+        self.remove_from_views(id, session);
+        let concerned = |change: &PendingLimitChange| match change.subject {
             Subject::Client {
                 server,
                 session: whose,
@@ -156,37 +155,42 @@ impl Daemon {
             }
         };
         let ended: Vec<u64> = self
-            .changes
+            .limit_changes
             .iter()
             .filter(|(_, change)| concerned(change))
             .map(|(&request, _)| request)
             .collect();
         for request in ended {
-            if let Some(change) = self.changes.get_mut(&request)
+            if let Some(change) = self.limit_changes.get_mut(&request)
                 && matches!(change.subject, Subject::Client { .. })
             {
                 change.refused = Some("the client is gone".into());
             }
-            self.no_longer_awaited(request, id);
+            self.limit_change_no_longer_awaits(request, id);
         }
     }
 
-    fn no_longer_awaited(&mut self, request: u64, id: ServerId) {
-        let Some(change) = self.changes.get_mut(&request) else {
+    fn limit_change_no_longer_awaits(&mut self, request: u64, id: ServerId) {
+        let Some(change) = self.limit_changes.get_mut(&request) else {
             return;
         };
         change.awaited.remove(&id);
         if !change.awaited.is_empty() {
             return;
         }
-        if let Some(change) = self.changes.remove(&request) {
-            let answer = self.conclude(&change.subject, change.refused, &change.used);
+        if let Some(change) = self.limit_changes.remove(&request) {
+            let answer = self.conclude_limit_change(&change.subject, change.refused, &change.used);
             self.answer_with(Awaited::Changed(request), &answer);
         }
     }
 
     /// All have answered.
-    fn conclude(&mut self, subject: &Subject, refused: Option<String>, used: &[u64]) -> Answer {
+    fn conclude_limit_change(
+        &mut self,
+        subject: &Subject,
+        refused: Option<String>,
+        used: &[u64],
+    ) -> Answer {
         match subject {
             Subject::Client {
                 server,
@@ -205,13 +209,13 @@ impl Daemon {
                     let who = json!({ "client": client.pid, "uid": client.uid });
                     self.event("limit.set", who, json!({}));
                 }
-                changed_client(self, *server, *session, used)
+                client_limits(self, *server, *session, used)
             }
-            Subject::Group { number, former } => {
+            Subject::Group { number, previous } => {
                 if let Some(refused) = refused {
                     let group = self.groups.by_number.get_mut(number);
                     let told = group.map(|group| {
-                        group.limits = former.clone();
+                        group.limits = previous.clone();
                         group.told.clone()
                     });
                     for id in told.unwrap_or_default() {
@@ -219,16 +223,16 @@ impl Daemon {
                     }
                     return refused_change(&refused);
                 }
-                self.keep_group(*number);
+                self.save_group(*number);
                 self.group_event("limit.set", *number, json!({}));
-                changed_group(self, *number)
+                group_limits(self, *number)
             }
             Subject::New { number } => {
-                let answer = settled(self, *number, refused.as_deref());
+                let answer = group_added(self, *number, refused.as_deref());
                 if refused.is_some() {
                     let _ = self.remove_group(*number);
                 } else {
-                    self.keep_group(*number);
+                    self.save_group(*number);
                     self.group_event("group.added", *number, json!({}));
                 }
                 answer

@@ -14,12 +14,12 @@ mod event_loop;
 mod events;
 mod groups;
 mod half_open;
-mod limit_change;
 mod limit_changes;
 mod orphaned_servers;
 mod page;
 mod partitions;
 mod pending;
+mod pending_limit_change;
 mod servers;
 mod signals;
 mod time_lines;
@@ -56,9 +56,9 @@ use crate::views::Views;
 use epoll_token::EpollToken;
 use error::DaemonError;
 use half_open::{HalfOpen, most_half_open};
-use limit_change::Change;
 use page::PageProcess;
 use pending::Pending;
+use pending_limit_change::PendingLimitChange;
 use signals::{SIGCHLD, ending_signals, on_signals};
 
 /// How long a server that was told to end at once may take before it is killed.
@@ -79,7 +79,7 @@ pub struct Daemon {
     /// The number of the last one.
     last_partition: u32,
     /// Changes of limits that servers have not answered.
-    changes: BTreeMap<u64, Change>,
+    limit_changes: BTreeMap<u64, PendingLimitChange>,
     /// Who asked to be shown devices and clients.
     views: Views,
     time_lines: TimeLines,
@@ -152,7 +152,7 @@ impl Daemon {
             groups: Groups::default(),
             static_partitions: options.static_partitions,
             last_partition: 0,
-            changes: BTreeMap::new(),
+            limit_changes: BTreeMap::new(),
             views: Views::default(),
             time_lines: TimeLines::default(),
             defaults,

@@ -85,7 +85,7 @@ impl Daemon {
             if let Some(group) = self.groups.by_number.get(&number) {
                 group.usage.release_all(slot);
             }
-            self.keep_group(number);
+            self.save_group(number);
         }
     }
 }

@@ -124,7 +124,7 @@ impl Daemon {
             if let Err(error) = self.send_group(id, number, 0) {
                 self.log(&format!("Group {number} is not kept free: {error}"));
             } else {
-                self.keep_group(number);
+                self.save_group(number);
             }
         }
     }

@@ -269,7 +269,7 @@ impl Daemon {
                     self.event_about(&payer, "client.gone", about, how);
                 }
                 self.resolve_answers(|until| until == Awaited::Ended(session), None);
-                self.changes_end(id, Some(session));
+                self.end_limit_changes(id, Some(session));
                 self.serve_next_user();
             }
             Packet::Changed {
@@ -277,7 +277,7 @@ impl Daemon {
                 code,
                 text,
                 accounts,
-            } => self.changed(id, request, code, &text, &accounts),
+            } => self.limit_change_answered(id, request, code, &text, &accounts),
             Packet::Fault {
                 session,
                 code,
@@ -442,7 +442,7 @@ impl Daemon {
         self.forget(&server.connection);
         self.forget(&server.pidfd);
         self.server_left_groups(id, server.slot);
-        self.changes_end(id, None);
+        self.end_limit_changes(id, None);
         let pid = server.pid();
         let how = ended.map_or_else(|| STUCK.to_owned(), |ended| ended.to_string());
         if ended.is_none_or(|ended| !ended.success()) {

@@ -123,7 +123,7 @@ impl Daemon {
     }
 
     /// A server has said what a client has. Says whether that was asked for a view.
-    pub(crate) fn counted(&mut self, request: u64, accounts: &[DeviceAccount]) -> bool {
+    pub(crate) fn add_to_view(&mut self, request: u64, accounts: &[DeviceAccount]) -> bool {
         let mut counting = self.views.counting.iter_mut();
         let Some((&number, counting)) =
             counting.find(|(_, counting)| counting.awaited.contains_key(&request))
@@ -138,7 +138,7 @@ impl Daemon {
     }
 
     /// A session, or with none its server, is gone, and has nothing any more.
-    pub(crate) fn no_longer_counted(&mut self, id: ServerId, session: Option<u64>) {
+    pub(crate) fn remove_from_views(&mut self, id: ServerId, session: Option<u64>) {
         let mut concerned = Vec::new();
         for (&number, counting) in &mut self.views.counting {
             counting.awaited.retain(|_, &mut (server, whose)| {

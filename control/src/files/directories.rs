@@ -1,4 +1,7 @@
-//! The two directories, and the names in them.
+//! The two directories, for pipes and for logs, and the names in them.
+//!
+//! Owns what CUDA_MPS_PIPE_DIRECTORY and CUDA_MPS_LOG_DIRECTORY mean. Called by the daemon and by all that look for one. Must not
+//! know what is written there, nor open anything.
 
 use std::env::VarError;
 use std::path::{Path, PathBuf};

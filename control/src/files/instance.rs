@@ -2,7 +2,7 @@
 //!
 //! Sockets and pid files outlive a daemon that was killed and prove nothing; the lock, which the
 //! kernel drops with its holder, alone says whether a daemon runs. `quit` removes the pid file and
-//! leaves socket and lock file, as NVIDIA's does.
+//! leaves socket and lock file, as NVIDIA's does. Called when a daemon starts and ends; must not know clients, servers or groups.
 
 use std::fs::{File, Permissions};
 use std::io::{ErrorKind, Read, Write};

@@ -3,7 +3,8 @@
 //! The pipe and log directories are below `/tmp` by default, and the daemon is often root: whoever can put
 //! a link in its way makes it write, or open to everybody, what that user could not. So nothing that is
 //! made, replaced, appended to or believed is reached through what somebody else could have put there: a
-//! link counts if root or this user made it, a directory if nobody else may change it.
+//! link counts if root or this user made it, a directory if nobody else may change it. Logs, the pid file, saved groups and
+//! compute modes are written by it; it must not know what is in them.
 
 use std::ffi::OsString;
 use std::fs::{File, Permissions};

@@ -21,6 +21,7 @@ use rustix::process::{DumpableBehavior, Gid, Uid};
 use transport::socket::{Connection, SocketError};
 
 use crate::log::Log;
+use crate::process_limits;
 
 /// The name that a server has in process lists.
 pub const SERVER_NAME: &str = "nvidia-cuda-mps-server";
@@ -157,7 +158,7 @@ pub fn adopt() -> std::io::Result<(Connection, Log)> {
             std::io::Error::other(format!("cannot become user {uid} of group {gid}: {error}"))
         })?;
     }
-    crate::startup::resources::survive_full_files()?;
+    process_limits::survive_file_size_limit()?;
     let log = Log::from_file(File::from(std::io::stdout().as_fd().try_clone_to_owned()?))?;
     // What tools look for; the name of the file that runs would be "exe".
     let _ = rustix::thread::set_name(c"nvidia-cuda-mps");

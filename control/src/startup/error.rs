@@ -6,10 +6,10 @@ use rustix::io::Errno;
 use transport::socket::SocketError;
 
 use super::confinement::ConfineError;
-use super::resources::ResourceError;
 use crate::daemon::error::DaemonError;
 use crate::files::claim_error::InstanceError;
 use crate::files::directories::VariableError;
+use crate::process_limits::ResourceError;
 
 /// Why this process does not become the daemon.
 #[derive(Debug, thiserror::Error)]

@@ -7,7 +7,6 @@
 mod confinement;
 mod error;
 pub mod notify;
-pub(crate) mod resources;
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
@@ -22,6 +21,7 @@ use crate::daemon::Daemon;
 use crate::files::directories::Directories;
 use crate::files::instance::Instance;
 use crate::host::HostProgram;
+use crate::process_limits;
 
 /// The name that the daemon has in process lists.
 const DAEMON_NAME: &str = "nvidia-cuda-mps-control";
@@ -57,7 +57,7 @@ fn fail(error: &dyn std::error::Error) -> ExitCode {
 fn set_up(options: Options, host: HostProgram) -> Result<Daemon, SetUpError> {
     let directories = Directories::from_environment()?;
     let _ = rustix::thread::set_name(c"nvidia-cuda-mps");
-    resources::provide()?;
+    process_limits::raise()?;
     let instance = Instance::claim(directories, options.foreground)?;
     confinement::confine(&instance.control_log, host)?;
     Ok(Daemon::new(instance, options, host)?)

@@ -1,18 +1,17 @@
-//! `limit`: what a running client or a group may have, shown or changed at once.
-
-use std::fmt::Write;
+//! The command `limit`: what a running client or a group may have, shown or changed at once.
+//!
+//! Reads its arguments; what then comes of a change `daemon::limit_changes` sees to.
 
 use protocol::control_messages::{self, ListedDevice};
 use protocol::limits;
-use serde_json::{Value, json};
 
 use super::answer::{Answer, Caller};
+use super::groups::group_limits;
 use super::line::Arguments;
 use super::lookup::{clients, not_allowed};
 use crate::daemon::Daemon;
 use crate::groups::saved::GroupLimits;
-use crate::servers::limits::{as_given, device_named};
-use crate::servers::registry::ServerId;
+use crate::servers::limits::device_named;
 
 /// Why limits are not as a command asks.
 #[derive(Debug, thiserror::Error)]
@@ -121,7 +120,7 @@ fn of_group(
         return Answer::refusal(format_args!("Group {name} not found"));
     };
     if !set {
-        return changed_group(daemon, number);
+        return group_limits(daemon, number);
     }
     let mut limits = group.limits.clone();
     let change = || -> Result<GroupLimits, ChangeError> {
@@ -202,81 +201,5 @@ fn of_client(
     match read() {
         Ok(()) => daemon.change_client(id, Some(now), change),
         Err(why) => Answer::refusal(why),
-    }
-}
-
-/// Says that a change does not hold.
-pub fn refused_change(why: &str) -> Answer {
-    Answer::refusal(format_args!("nothing has changed: {why}"))
-}
-
-/// A line and a value for what may be had of a device and what is.
-pub(super) fn memory_line(text: &mut String, device: &str, limit: Option<u64>, used: u64) -> Value {
-    let over = limit.is_some_and(|limit| used > limit);
-    let _ = match limit {
-        Some(limit) => write!(text, "  device {device}: {used} of {limit} bytes in use"),
-        None => write!(text, "  device {device}: {used} bytes in use, no limit"),
-    };
-    let _ = writeln!(
-        text,
-        "{}",
-        if over {
-            "; allocations fail until less is"
-        } else {
-            ""
-        }
-    );
-    json!({ "device": device, "limit": limit, "used": used, "over": over })
-}
-
-/// What a client has, after a change or when it was asked for.
-pub fn changed_client(daemon: &Daemon, id: ServerId, session: u64, used: &[u64]) -> Answer {
-    let server = daemon.registry.servers.get(&id);
-    let client = server.and_then(|server| Some((server, server.clients.get(&session)?)));
-    let Some((server, client)) = client else {
-        return Answer::refusal("the client is gone");
-    };
-    let limits = &client.limits;
-    let mut text = format!(
-        "Client {} ({}) of server {}\n  compute: {:.1} %{}, priority {}\n",
-        client.pid,
-        client.program,
-        server.pid(),
-        limits.percentage,
-        if limits.reserved { ", reserved" } else { "" },
-        limits.priority
-    );
-    let each = (0..).zip(used);
-    let memory: Vec<Value> = each
-        .map(|(device, &used)| {
-            let limit = limits.memory.get(&device).copied();
-            memory_line(&mut text, &device.to_string(), limit, used)
-        })
-        .collect();
-    let group = client
-        .group
-        .and_then(|number| daemon.groups.by_number.get(&number));
-    if let Some(group) = group {
-        let _ = writeln!(text, "  and what group {} has together", group.name);
-    }
-    let value = json!({
-        "client": client.pid,
-        "server": server.pid(),
-        "id": client.serial,
-        "command": client.program,
-        "percentage": as_given(limits.percentage),
-        "reserved": limits.reserved,
-        "priority": limits.priority,
-        "memory": memory,
-        "group": group.map(|group| &group.name),
-    });
-    Answer::text(text).with_value(value)
-}
-
-/// What a group has, after a change or when it was asked for.
-pub fn changed_group(daemon: &Daemon, number: u32) -> Answer {
-    match daemon.groups.by_number.get(&number) {
-        Some(group) => super::groups::shown(daemon, number, group),
-        None => Answer::refusal("the group is gone"),
     }
 }

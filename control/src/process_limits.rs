@@ -1,5 +1,7 @@
-//! What the kernel lets this process, and so the servers that it starts, have. Limits are raised as far as that is
-//! allowed. Too little is said when the daemon starts, and not left for each client to find out.
+//! The kernel's limits of this process (setrlimit), which servers inherit: raised as far as that is allowed.
+//!
+//! Owns how much a client needs at least, so that too little is said when the daemon starts, and not left for each client
+//! to find out. Called by `startup` and, in a server's process, by `servers::process`. Must not know what either does next.
 
 use std::sync::Arc;
 
@@ -37,7 +39,7 @@ const NEEDED: [Needed; 2] = [
 
 /// Why no client could be served with what this process may have.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum ResourceError {
+pub(crate) enum ResourceError {
     #[error(
         "no client can be served: the system limits {what}, to {most} bytes, and a client needs {bytes}; \
          `{shell} unlimited` in a shell or `{service}=infinity` in a service lifts that"
@@ -61,7 +63,7 @@ pub(super) enum ResourceError {
 ///
 /// # Errors
 /// With what to do.
-pub(super) fn provide() -> Result<(), ResourceError> {
+pub(crate) fn raise() -> Result<(), ResourceError> {
     transport::socket::raise_descriptor_limit();
     for needed in &NEEDED {
         let maximum = getrlimit(needed.resource).maximum;
@@ -73,7 +75,7 @@ pub(super) fn provide() -> Result<(), ResourceError> {
         let _ = setrlimit(needed.resource, all);
         is_enough(needed, getrlimit(needed.resource).current)?;
     }
-    Ok(survive_full_files()?)
+    Ok(survive_file_size_limit()?)
 }
 
 /// Looks at a limit; none is enough.
@@ -94,7 +96,7 @@ fn is_enough(needed: &Needed, most: Option<u64>) -> Result<(), ResourceError> {
 
 /// Has a file that may not become longer be an error of what writes to it, such as a log line that is lost, and not
 /// the end of this process.
-pub(crate) fn survive_full_files() -> std::io::Result<()> {
+pub(crate) fn survive_file_size_limit() -> std::io::Result<()> {
     signal_hook::flag::register(SIGXFSZ, Arc::default()).map(drop)
 }
 

@@ -23,7 +23,7 @@ pub(super) enum Subject {
         /// The group.
         number: u32,
         /// What it had.
-        former: GroupLimits,
+        previous: GroupLimits,
     },
     /// A group's or a partition's that is new, and goes again if it is refused.
     New {
@@ -34,7 +34,7 @@ pub(super) enum Subject {
 
 /// A change that servers have been told of.
 #[derive(Debug)]
-pub(super) struct Change {
+pub(super) struct PendingLimitChange {
     pub(super) subject: Subject,
     /// Servers that have not answered.
     pub(super) awaited: BTreeSet<ServerId>,
