@@ -12,8 +12,8 @@ pub const BINARY_VERSION: u32 = 13000;
 #[derive(Clone, Copy, Debug)]
 pub struct HostProgram {
     /// Gives the command that runs this program as a server, without arguments of its own: its name
-    /// will be [`crate::servers::process::SERVER_NAME`], and it is to call [`crate::servers::process::adopt`]. On the underlay its
-    /// driver is to take this for the pipe directory of NVIDIA's MPS, and it calls [`crate::servers::process::borrow_underlay`].
+    /// will be [`crate::servers::process::SERVER_NAME`], and it is to call [`crate::servers::process::connect_to_daemon`]. On the underlay its
+    /// driver is to take this for the pipe directory of NVIDIA's MPS, and it calls [`crate::servers::process::receive_underlay`].
     pub start_server: fn(Option<&str>) -> Command,
     /// Gives the command that runs this program as [`crate::underlay::supervise`].
     pub supervise_underlay: fn() -> Command,

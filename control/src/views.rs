@@ -140,7 +140,7 @@ pub(crate) struct Budget {
 impl Budget {
     /// Total, used and free. What was taken before a limit was lowered is used, and more than there is in
     /// all is not shown.
-    pub(crate) fn figures(self) -> [u64; 3] {
+    pub(crate) fn total_used_free(self) -> [u64; 3] {
         let used = self.used.min(self.total);
         [self.total, used, self.total - used]
     }
@@ -164,7 +164,7 @@ mod tests {
 
     #[test]
     fn no_more_is_used_than_there_is() {
-        let budget = |total, used| Budget { total, used }.figures();
+        let budget = |total, used| Budget { total, used }.total_used_free();
         assert_eq!(budget(10, 4), [10, 4, 6]);
         assert_eq!(budget(10, 12), [10, 10, 0]);
     }

@@ -342,7 +342,7 @@ impl<'a> Stage<'a> {
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .process_group(0);
-        self.daemon.adopt(&mut command);
+        self.daemon.make_client(&mut command);
         put_first_on_loader_path(&mut command, &self.library);
         let mut child = command.spawn().context("cannot start the n-body program")?;
         let out = child

@@ -42,7 +42,7 @@ impl server::Log for ServerLog {
 /// Runs this process as a server that a daemon started.
 pub fn serve() -> ExitCode {
     make_device_files();
-    let (daemon, log) = match control::servers::process::adopt() {
+    let (daemon, log) = match control::servers::process::connect_to_daemon() {
         Ok(adopted) => adopted,
         Err(error) => {
             eprintln!("openmps: {error}");
@@ -61,7 +61,7 @@ pub fn serve() -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    let underlay = match control::servers::process::borrow_underlay(&daemon) {
+    let underlay = match control::servers::process::receive_underlay(&daemon) {
         Ok(underlay) => underlay,
         Err(error) => {
             log.0.line(

@@ -53,7 +53,7 @@ impl PrivateDaemon {
     }
 
     /// Makes a program a client of this daemon.
-    pub fn adopt(&self, command: &mut Command) {
+    pub fn make_client(&self, command: &mut Command) {
         set_directories(command, self.folder.path());
     }
 

@@ -58,7 +58,7 @@ pub fn run_with(arguments: &Arguments, variables: &[(&str, &OsStr)]) -> Result<E
             command.env("CUDA_MPS_PIPE_DIRECTORY", directory);
             Err(command.exec()).with_context(|| name_of(arguments))
         }
-        (Err(_), Some(_)) if control::names_several(directory) => bail!(
+        (Err(_), Some(_)) if control::is_path_list(directory) => bail!(
             "CUDA_MPS_PIPE_DIRECTORY={} names several directories, and a process is the client of one \
              daemon: name one",
             directory.display(),
@@ -96,7 +96,7 @@ fn under_private_daemon(mut command: Command, arguments: &Arguments) -> Result<E
     let daemon = PrivateDaemon::start(|daemon| {
         daemon.stdout(std::process::Stdio::null()).process_group(0);
     })?;
-    daemon.adopt(&mut command);
+    daemon.make_client(&mut command);
     let log = daemon.folder().join("client.log");
     let own_log = std::env::var_os("OPENMPS_CLIENT_LOG").is_none();
     if own_log {

@@ -75,14 +75,14 @@ impl Reply {
 /// # Errors
 /// When there is no daemon at the socket, or it went away.
 pub fn ask(socket: &Path, line: &str) -> Result<(String, u8), AskError> {
-    say(socket, line).map(|said| (said.output, said.exit))
+    ask_with_remark(socket, line).map(|said| (said.output, said.exit))
 }
 
 /// As [`ask`], with what is for people only.
 ///
 /// # Errors
 /// As [`ask`].
-pub(crate) fn say(socket: &Path, line: &str) -> Result<Reply, AskError> {
+pub(crate) fn ask_with_remark(socket: &Path, line: &str) -> Result<Reply, AskError> {
     let connection = daemon_interface::connect(socket, None)?;
     let hello = Packet::Hello(Hello {
         version: VERSION,
@@ -116,7 +116,7 @@ pub(crate) fn say(socket: &Path, line: &str) -> Result<Reply, AskError> {
 
 /// Carries out one command and prints what came of it.
 pub fn command(socket: &Path, line: &str) -> ExitCode {
-    match say(socket, line) {
+    match ask_with_remark(socket, line) {
         Ok(said) => ExitCode::from(said.print()),
         Err(error) => {
             eprintln!("{error}");
@@ -137,7 +137,7 @@ pub fn lines(socket: &Path) -> ExitCode {
                 return ExitCode::FAILURE;
             }
         };
-        match say(socket, &String::from_utf8_lossy(&line)) {
+        match ask_with_remark(socket, &String::from_utf8_lossy(&line)) {
             Ok(said) => match said.print() {
                 0 => {}
                 status => exit = ExitCode::from(status),

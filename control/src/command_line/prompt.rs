@@ -11,7 +11,7 @@ use rustyline::history::DefaultHistory;
 use rustyline::validate::Validator;
 use rustyline::{Context, Editor, Helper};
 
-use crate::command_line::client::{AskError, say};
+use crate::command_line::client::{AskError, ask_with_remark};
 use crate::commands::COMMANDS;
 
 const PROMPT: &str = "mps> ";
@@ -94,7 +94,7 @@ pub fn run(socket: &Path) -> ExitCode {
             continue;
         }
         let _ = editor.add_history_entry(line.trim());
-        match say(socket, &line) {
+        match ask_with_remark(socket, &line) {
             Ok(said) => drop(said.print()),
             Err(error @ AskError::NoDaemon) => {
                 eprintln!("{error}");

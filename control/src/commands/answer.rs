@@ -76,7 +76,7 @@ impl Answer {
         }
     }
 
-    pub(crate) fn after(until: Awaited) -> Self {
+    pub(crate) fn pending_until(until: Awaited) -> Self {
         Self {
             until: Some(until),
             ..Self::default()
@@ -84,10 +84,10 @@ impl Answer {
     }
 
     /// Has the command carried out again when something has come to pass.
-    pub(super) fn again_after(until: Awaited) -> Self {
+    pub(super) fn repeated_after(until: Awaited) -> Self {
         Self {
             again: true,
-            ..Self::after(until)
+            ..Self::pending_until(until)
         }
     }
 

@@ -52,7 +52,7 @@ pub(super) fn ps(daemon: &mut Daemon, caller: Caller, arguments: &Arguments<'_>)
         .registry
         .servers
         .iter()
-        .filter(|(id, _)| daemon.sees(caller, **id))
+        .filter(|(id, _)| daemon.may_see_server(caller, **id))
         .collect();
     if servers.is_empty() {
         // Exits 0: nothing is wrong where nobody has come yet.
@@ -146,7 +146,7 @@ pub(super) fn terminate_client(
     match sessions.last() {
         Some(&session) => Answer {
             text: "0\n".into(),
-            ..Answer::after(Awaited::Ended(session))
+            ..Answer::pending_until(Awaited::Ended(session))
         }
         .with_value(json!({ "result": 0 })),
         None => failed(format!("Invalid process {word}!\n")),

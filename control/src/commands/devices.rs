@@ -85,7 +85,7 @@ pub(super) fn get_device_client_list(
     let mut text = String::new();
     let mut list = Vec::new();
     for (id, server) in &daemon.registry.servers {
-        if only.is_some_and(|only| only != *id) || !daemon.sees(caller, *id) {
+        if only.is_some_and(|only| only != *id) || !daemon.may_see_server(caller, *id) {
             continue;
         }
         let clients = daemon.clients_seen_by(caller, *id);
@@ -155,7 +155,7 @@ pub(super) fn device_query(
         blocks.push((None, &daemon.devices));
     }
     for (id, server) in &daemon.registry.servers {
-        let shown = only.is_none_or(|only| only == *id) && daemon.sees(caller, *id);
+        let shown = only.is_none_or(|only| only == *id) && daemon.may_see_server(caller, *id);
         if shown && server.state != State::Initializing {
             blocks.push((Some(server.pid()), &server.devices));
             daemon.instance.server_log.line_of(

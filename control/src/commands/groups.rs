@@ -42,7 +42,7 @@ pub(super) fn group(daemon: &mut Daemon, caller: Caller, arguments: &Arguments<'
         (Some("add"), Some(name)) => add(daemon, name, arguments),
         (Some(verb @ ("show" | "remove")), Some(name)) => {
             let number = daemon.groups.named(name);
-            match number.filter(|&number| sees(daemon, caller, number)) {
+            match number.filter(|&number| may_see_group(daemon, caller, number)) {
                 None => Answer::refusal(format_args!("Group {name} not found")),
                 Some(number) if verb == "show" => show(daemon, caller, number),
                 Some(number) => remove(daemon, number, name),
@@ -54,7 +54,7 @@ pub(super) fn group(daemon: &mut Daemon, caller: Caller, arguments: &Arguments<'
 
 /// Whether a caller may know of a group: its own, one in which its user has clients, or any for
 /// whoever may change things.
-pub(super) fn sees(daemon: &Daemon, caller: Caller, number: u32) -> bool {
+pub(super) fn may_see_group(daemon: &Daemon, caller: Caller, number: u32) -> bool {
     if caller.group.is_some() {
         return caller.group == Some(number);
     }
@@ -205,7 +205,7 @@ fn list(daemon: &Daemon, caller: Caller) -> Answer {
     };
     let groups = daemon.groups.by_number.iter();
     for (&number, group) in groups.filter(|(_, group)| group.is_named()) {
-        if !sees(daemon, caller, number) {
+        if !may_see_group(daemon, caller, number) {
             continue;
         }
         if all.is_empty() {
@@ -236,7 +236,7 @@ fn compute(limits: &GroupLimits) -> String {
 }
 
 /// What a group has, in lines.
-pub(super) fn shown(daemon: &Daemon, number: u32, group: &Group) -> Answer {
+pub(super) fn group_details(daemon: &Daemon, number: u32, group: &Group) -> Answer {
     let mut text = format!("Group {}\n", group.name);
     let _ = match group.limits.percentage {
         None => writeln!(text, "  compute: no limit"),
@@ -259,7 +259,7 @@ pub(super) fn shown(daemon: &Daemon, number: u32, group: &Group) -> Answer {
 /// What a group has, after a change or when it was asked for.
 pub fn group_limits(daemon: &Daemon, number: u32) -> Answer {
     match daemon.groups.by_number.get(&number) {
-        Some(group) => shown(daemon, number, group),
+        Some(group) => group_details(daemon, number, group),
         None => Answer::refusal("the group is gone"),
     }
 }
@@ -268,7 +268,7 @@ fn show(daemon: &Daemon, caller: Caller, number: u32) -> Answer {
     let Some(group) = daemon.groups.by_number.get(&number) else {
         return Answer::nothing();
     };
-    let mut answer = shown(daemon, number, group);
+    let mut answer = group_details(daemon, number, group);
     answer.value = Some(value(daemon, Some(caller), number, group));
     let text = &mut answer.text;
     let folder = daemon.instance.directories().group(&group.name);

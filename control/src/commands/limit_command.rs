@@ -114,7 +114,7 @@ fn of_group(
     arguments: &Arguments<'_>,
 ) -> Answer {
     let number = daemon.groups.named(name);
-    let number = number.filter(|&number| super::groups::sees(daemon, caller, number));
+    let number = number.filter(|&number| super::groups::may_see_group(daemon, caller, number));
     let group = number.and_then(|number| Some((number, daemon.groups.by_number.get(&number)?)));
     let Some((number, group)) = group else {
         return Answer::refusal(format_args!("Group {name} not found"));

@@ -20,7 +20,7 @@ pub(super) fn not_allowed(caller: Caller, what: &str) -> Answer {
 }
 
 /// What every command says of a server that is not there, or that the caller may not see.
-pub(super) fn not_found(pid: impl Display) -> Answer {
+pub(super) fn server_not_found(pid: impl Display) -> Answer {
     Answer::refusal(format_args!("Server {pid} not found"))
 }
 
@@ -34,8 +34,8 @@ pub(super) fn server(
     text.parse()
         .ok()
         .and_then(|pid| daemon.registry.by_pid(pid))
-        .filter(|id| daemon.sees(caller, *id))
-        .ok_or_else(|| not_found(text))
+        .filter(|id| daemon.may_see_server(caller, *id))
+        .ok_or_else(|| server_not_found(text))
 }
 
 pub(super) fn with_server(
@@ -47,7 +47,7 @@ pub(super) fn with_server(
     match server(daemon, caller, argument) {
         Ok(id) => match daemon.registry.servers.get_mut(&id) {
             Some(server) => answer(server),
-            None => not_found(argument.unwrap_or("0")),
+            None => server_not_found(argument.unwrap_or("0")),
         },
         Err(refusal) => refusal,
     }

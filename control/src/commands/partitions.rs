@@ -29,7 +29,7 @@ pub(super) fn devices_first(daemon: &mut Daemon, caller: Caller) -> Option<Answe
         None => daemon.start_for_user(caller.uid),
     };
     Some(match id {
-        Ok(id) => Answer::again_after(Awaited::Ready(id)),
+        Ok(id) => Answer::repeated_after(Awaited::Ready(id)),
         Err(error) => Answer::refusal(error),
     })
 }

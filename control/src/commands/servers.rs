@@ -25,9 +25,9 @@ pub(super) fn start_server(
     if uid != caller.uid && !daemon.may_change(caller) {
         return Answer::refusal("start_server for another user is for root only");
     }
-    if let Some(other) = daemon.in_the_way_of(uid) {
-        if daemon.make_way_if_idle(other) {
-            return Answer::again_after(Awaited::Gone(other));
+    if let Some(other) = daemon.server_in_the_way_of(uid) {
+        if daemon.shut_down_if_idle(other) {
+            return Answer::repeated_after(Awaited::Gone(other));
         }
         return Answer::refusal(
             "another user's server has clients; this user's starts when they have left \
@@ -37,7 +37,7 @@ pub(super) fn start_server(
     match daemon.start_for_user(uid) {
         Ok(id) => match daemon.registry.servers.get(&id) {
             Some(server) if server.state == State::Initializing => {
-                Answer::after(Awaited::Ready(id))
+                Answer::pending_until(Awaited::Ready(id))
             }
             _ => Answer::nothing(),
         },
@@ -53,7 +53,7 @@ pub(super) fn shutdown_server(
     match server(daemon, caller, arguments.word(0)) {
         Ok(id) => {
             daemon.shut_down_server(id, arguments.has("-f"), None);
-            Answer::after(Awaited::Gone(id))
+            Answer::pending_until(Awaited::Gone(id))
         }
         Err(refusal) => refusal,
     }
@@ -66,14 +66,14 @@ pub(super) fn quit(daemon: &mut Daemon, _: Caller, arguments: &Arguments<'_>) ->
         Some(Err(_)) => return Answer::refusal("quit -t takes a number of seconds"),
     };
     daemon.quit(grace);
-    Answer::after(Awaited::AllGone)
+    Answer::pending_until(Awaited::AllGone)
 }
 
 pub(super) fn get_server_list(daemon: &mut Daemon, caller: Caller, _: &Arguments<'_>) -> Answer {
     let mut text = String::new();
     let mut list = Vec::new();
     for (id, server) in &daemon.registry.servers {
-        if !daemon.sees(caller, *id) {
+        if !daemon.may_see_server(caller, *id) {
             continue;
         }
         let _ = writeln!(text, "{}", server.pid());

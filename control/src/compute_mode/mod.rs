@@ -84,7 +84,7 @@ impl Changed {
     /// # Errors
     /// When it cannot be read or believed.
     pub fn read(path: PathBuf) -> Result<Self, ModeError> {
-        let before = match safe_fs::read_own(&path)? {
+        let before = match safe_fs::read_trusted(&path)? {
             None => BTreeMap::new(),
             Some(text) => serde_json::from_str(&text).map_err(|source| ModeError::Saved {
                 path: path.clone(),
@@ -139,7 +139,7 @@ impl Changed {
         let mut lines = Vec::new();
         for (uuid, was) in devices.modes()?.into_iter().filter(|(_, is)| *is != mode) {
             if let Err(error) = self.set(devices, &uuid, was, mode) {
-                self.give_back(devices);
+                self.restore(devices);
                 return Err(ModeError::Device {
                     uuid,
                     mode,
@@ -157,7 +157,7 @@ impl Changed {
 
     /// Gives all devices back what they had. Gives lines for the log. What fails is kept for the next
     /// daemon.
-    pub fn give_back(&mut self, devices: &dyn DeviceModes) -> Vec<String> {
+    pub fn restore(&mut self, devices: &dyn DeviceModes) -> Vec<String> {
         let mut lines = Vec::new();
         self.before
             .retain(|uuid, was| match devices.set(uuid, *was) {
@@ -190,7 +190,7 @@ impl Changed {
             };
         }
         let text = serde_json::to_string(&self.before)?;
-        Ok(safe_fs::write_own(&self.path, &text)?)
+        Ok(safe_fs::write_trusted(&self.path, &text)?)
     }
 }
 
@@ -248,7 +248,7 @@ mod tests {
         drop(changed);
         let mut changed = Changed::read(file(&root)).unwrap();
         assert!(!changed.is_empty());
-        assert_eq!(changed.give_back(&cards).len(), 2);
+        assert_eq!(changed.restore(&cards).len(), 2);
         let modes: Vec<u32> = cards.0.borrow().values().copied().collect();
         assert_eq!(modes, [DEFAULT, EXCLUSIVE_PROCESS, PROHIBITED]);
         assert!(Changed::read(file(&root)).unwrap().is_empty());
@@ -278,7 +278,7 @@ mod tests {
         assert_eq!(changed.before["b"], PROHIBITED);
         let cards = Cards::of(&[("a", DEFAULT), ("b", DEFAULT)], None);
         changed.set_all(&cards, EXCLUSIVE_PROCESS).unwrap();
-        assert_eq!(changed.give_back(&cards).len(), 2);
+        assert_eq!(changed.restore(&cards).len(), 2);
         assert_eq!(cards.0.borrow()["b"], PROHIBITED);
     }
 

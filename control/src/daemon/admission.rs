@@ -15,7 +15,7 @@ use transport::socket::{Connection, SocketError};
 
 use super::Daemon;
 use crate::container::Container;
-use crate::groups::NotTold;
+use crate::groups::NotAnnounced;
 use crate::log::events::of_client;
 use crate::servers::limits::limits_of;
 use crate::servers::placement::{Requester, server_for};
@@ -88,7 +88,7 @@ impl Daemon {
             hello,
             group,
         };
-        if self.in_the_way_of(uid).is_some() {
+        if self.server_in_the_way_of(uid).is_some() {
             return self.queue(client);
         }
         self.admit_client(client);
@@ -118,7 +118,7 @@ impl Daemon {
         );
         let settings = self
             .registry
-            .for_key(&key)
+            .server_with_key(&key)
             .and_then(|id| self.registry.servers.get(&id))
             .map_or(&self.defaults, |server| &server.settings);
         let mut fields = match settings.limits_for_client(wishes, self.default_priority) {
@@ -128,7 +128,7 @@ impl Daemon {
         fields.program = clean(&fields.program);
         let label = fields.label.take().and_then(|text| label::of(&text));
 
-        let id = match self.registry.for_key(&key) {
+        let id = match self.registry.server_with_key(&key) {
             Some(id) => Ok(id),
             None => self.start_server_for(key, uid, Some(peer.gid)),
         };
@@ -164,11 +164,11 @@ impl Daemon {
         };
         let about = self.about(uid, group);
         self.log_about(&about, &format!("NEW CLIENT {pid} from user {uid}: {how}"));
-        self.hand_over(id);
+        self.hand_over_clients(id);
     }
 
     /// Hands waiting clients to a server, as many as it takes now.
-    pub(crate) fn hand_over(&mut self, id: ServerId) {
+    pub(crate) fn hand_over_clients(&mut self, id: ServerId) {
         loop {
             let Some(server) = self.registry.servers.get_mut(&id) else {
                 return;
@@ -223,10 +223,10 @@ impl Daemon {
             .flatten()
             .filter(|number| *number != NO_PARTITION)
         {
-            match self.tell_group(id, number) {
+            match self.announce_group(id, number) {
                 Ok(()) => {}
-                Err(NotTold::Later) => return Some(waiting),
-                Err(NotTold::Never(code, why)) => {
+                Err(NotAnnounced::Later) => return Some(waiting),
+                Err(NotAnnounced::Never(code, why)) => {
                     self.refuse_with(&waiting.connection, Some(pid), group, code, &why);
                     return None;
                 }

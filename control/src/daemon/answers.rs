@@ -85,7 +85,7 @@ impl Daemon {
     }
 
     /// What waits for one thing waits for another.
-    pub(crate) fn await_instead(&mut self, one: Awaited, other: Awaited) {
+    pub(crate) fn replace_awaited(&mut self, one: Awaited, other: Awaited) {
         for pending in &mut self.pending {
             if pending.until == one {
                 pending.until = other;

@@ -35,7 +35,7 @@ impl Daemon {
             Ok(None) => return Err(SetModesError::NoDevice),
             Err(error) => return Err(SetModesError::Open(error)),
         };
-        let mut lines = changed.give_back(&*devices);
+        let mut lines = changed.restore(&*devices);
         if let Some(mode) = asked {
             lines.extend(changed.set_all(&*devices, mode)?);
         }
@@ -47,9 +47,9 @@ impl Daemon {
     }
 
     /// Gives the devices back the modes that they had.
-    pub(crate) fn give_modes_back(&mut self) {
+    pub(crate) fn restore_modes(&mut self) {
         if let Some((mut changed, devices)) = self.modes.take() {
-            for line in changed.give_back(&*devices) {
+            for line in changed.restore(&*devices) {
                 self.log(&line);
             }
         }

@@ -114,7 +114,7 @@ impl Daemon {
         else {
             return;
         };
-        self.forget(&connection);
+        self.unwatch(&connection);
         // Said here and not when it came: there are some of which nothing is said.
         let is_quiet = matches!(
             &received,

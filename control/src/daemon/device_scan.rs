@@ -77,7 +77,7 @@ impl Daemon {
             return;
         };
         if let Some(printed) = &look.child.stdout {
-            self.forget(printed);
+            self.unwatch(printed);
         }
         // Without an end of its output it has not ended, and may be killed by its number. All children are
         // reaped where the daemon hears of them.

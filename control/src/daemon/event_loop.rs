@@ -58,7 +58,7 @@ impl Daemon {
                         self.accept(source);
                     }
                     EpollToken::Orphan(slot) => self.orphaned_server_ended(slot),
-                    EpollToken::LogPipe => self.instance.pass_on_lines(),
+                    EpollToken::LogPipe => self.instance.forward_log_pipe(),
                     EpollToken::Children => self.reap(),
                     EpollToken::Signals => self.signalled(),
                     EpollToken::HalfOpen(number) => self.half_open_spoke(number),
@@ -69,10 +69,10 @@ impl Daemon {
                     EpollToken::Underlay(number) => self.underlay_spoke(number),
                 }
             }
-            self.pass_deadlines();
+            self.act_on_deadlines();
             self.rotate_logs();
         }
-        self.give_modes_back();
+        self.restore_modes();
         self.log("Exit with status 0");
         let about = json!({ "daemon": std::process::id() });
         self.event("daemon.exited", about, json!({}));
@@ -144,11 +144,11 @@ impl Daemon {
             .min()
     }
 
-    fn pass_deadlines(&mut self) {
+    fn act_on_deadlines(&mut self) {
         let now = Instant::now();
         self.drop_silent_connections(now);
-        self.pass_deadlines_of_views(now);
-        self.underlay.pass_deadlines(now);
+        self.act_on_deadlines_of_views(now);
+        self.underlay.act_on_deadlines(now);
         if self.listen_again.is_some_and(|time| time <= now) {
             self.listen_again = None;
             let _ = self.listen();

@@ -11,10 +11,10 @@ use transport::socket::{PATH_MAX, Peer, SocketError};
 
 use super::Daemon;
 use super::epoll_token::EpollToken;
-use crate::files::safe_path::own_directory;
+use crate::files::safe_path::make_own_directory;
 use crate::groups::error::GroupError;
 use crate::groups::saved::{self, SavedGroup, UsageHolder};
-use crate::groups::{Group, Kind, MAX_GROUPS, NotTold, is_in, usage_name};
+use crate::groups::{Group, Kind, MAX_GROUPS, NotAnnounced, is_in_cgroup, usage_name};
 use crate::log::About;
 use crate::servers::registry::ServerId;
 
@@ -56,8 +56,8 @@ impl Daemon {
                 length,
             });
         }
-        own_directory(&directories.groups(), 0o755)?;
-        own_directory(&folder, 0o755)?;
+        make_own_directory(&directories.groups(), 0o755)?;
+        make_own_directory(&folder, 0o755)?;
         let listener = crate::files::instance::bind(&socket, 0o666)?;
         let number = self.groups.number();
         self.watch(&listener, EpollToken::Group(number))
@@ -72,7 +72,7 @@ impl Daemon {
                 },
                 limits: kept.limits,
                 usage,
-                told: BTreeSet::new(),
+                announced_to: BTreeSet::new(),
             },
         );
         Ok(number)
@@ -93,11 +93,11 @@ impl Daemon {
             let directories = self.instance.directories();
             saved::remove(directories, &group.name)?;
             let folder = directories.group(&group.name);
-            self.forget(listener);
+            self.unwatch(listener);
             let _ = std::fs::remove_file(folder.join("control"));
             let _ = std::fs::remove_dir(folder);
         }
-        for id in &group.told {
+        for id in &group.announced_to {
             if let Some(server) = self.registry.servers.get(id) {
                 let packet = Packet::GroupGone { group: number };
                 // One that is not told keeps a name for what nobody uses.
@@ -162,42 +162,48 @@ impl Daemon {
         let groups = self.groups.by_number.iter();
         groups
             .filter_map(|(&number, group)| Some((number, group.cgroup()?)))
-            .filter(|(_, cgroup)| is_in(&text, cgroup))
+            .filter(|(_, cgroup)| is_in_cgroup(&text, cgroup))
             .max_by_key(|(_, cgroup)| cgroup.len())
             .map(|(number, _)| number)
             .or(via)
     }
 
     /// Makes sure that a server knows a group before it is handed clients of it.
-    pub(crate) fn tell_group(&mut self, id: ServerId, number: u32) -> Result<(), NotTold> {
+    pub(crate) fn announce_group(&mut self, id: ServerId, number: u32) -> Result<(), NotAnnounced> {
         let failed = CUresult::ERROR_MPS_CONNECTION_FAILED;
         let known = self.groups.by_number.get(&number);
         let Some(group) = known else {
-            return Err(NotTold::Never(failed, "the client's group is gone".into()));
+            return Err(NotAnnounced::Never(
+                failed,
+                "the client's group is gone".into(),
+            ));
         };
-        if group.told.contains(&id) {
+        if group.announced_to.contains(&id) {
             return Ok(());
         }
         if let Some(former) = self
             .groups
             .former
             .iter()
-            .find(|former| former.holds(number))
+            .find(|former| former.holds_back_clients_of(number))
         {
             let text = format!(
                 "server {} of a daemon that was killed still has clients of {}, and what they have \
                  taken cannot be seen",
                 former.holder.pid, group.name
             );
-            return Err(NotTold::Never(CUresult::ERROR_MPS_SERVER_NOT_READY, text));
+            return Err(NotAnnounced::Never(
+                CUresult::ERROR_MPS_SERVER_NOT_READY,
+                text,
+            ));
         }
         match self.send_group(id, number, 0) {
             Ok(()) => {
                 self.save_group(number);
                 Ok(())
             }
-            Err(error) if error.would_wait() => Err(NotTold::Later),
-            Err(error) => Err(NotTold::Never(failed, error.to_string())),
+            Err(error) if error.would_wait() => Err(NotAnnounced::Later),
+            Err(error) => Err(NotAnnounced::Never(failed, error.to_string())),
         }
     }
 
@@ -217,7 +223,7 @@ impl Daemon {
         let packet = group.packet(number, slot, request);
         let fds = [group.usage.as_fd()];
         server.connection.try_send(&packet.encode(), &fds)?;
-        group.told.insert(id);
+        group.announced_to.insert(id);
         Ok(())
     }
 
@@ -237,7 +243,7 @@ impl Daemon {
 
     /// What of a group is kept.
     pub(crate) fn group_to_save(&self, group: &Group) -> SavedGroup {
-        let servers = group.told.iter().filter_map(|id| {
+        let servers = group.announced_to.iter().filter_map(|id| {
             let server = self.registry.servers.get(id)?;
             Some(UsageHolder {
                 pid: server.pid(),
@@ -265,7 +271,7 @@ impl Daemon {
         self.groups.slots.remove(&slot);
         let mut changed = Vec::new();
         for (&number, group) in &mut self.groups.by_number {
-            if group.told.remove(&id) {
+            if group.announced_to.remove(&id) {
                 group.usage.release_all(slot);
                 changed.push(number);
             }

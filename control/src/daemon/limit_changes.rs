@@ -51,7 +51,7 @@ impl Daemon {
             return refused_change("the group is gone");
         };
         let previous = std::mem::replace(&mut group.limits, limits);
-        let told = group.told.clone();
+        let told = group.announced_to.clone();
         let request = self.number();
         let mut awaited = BTreeSet::new();
         let mut refused = None;
@@ -111,7 +111,7 @@ impl Daemon {
                 used: Vec::new(),
             },
         );
-        Answer::after(Awaited::Changed(request))
+        Answer::pending_until(Awaited::Changed(request))
     }
 
     /// A server has said what came of a change.
@@ -216,7 +216,7 @@ impl Daemon {
                     let group = self.groups.by_number.get_mut(number);
                     let told = group.map(|group| {
                         group.limits = previous.clone();
-                        group.told.clone()
+                        group.announced_to.clone()
                     });
                     for id in told.unwrap_or_default() {
                         let _ = self.send_group(id, *number, 0);

@@ -299,7 +299,7 @@ impl Daemon {
 
     /// To be called before a descriptor is sent to another process: there it stays open, and so the
     /// kernel would go on telling of it here.
-    pub(crate) fn forget(&self, fd: impl AsFd) {
+    pub(crate) fn unwatch(&self, fd: impl AsFd) {
         let _ = epoll::delete(&self.epoll, fd);
     }
 
@@ -317,7 +317,7 @@ impl Daemon {
     /// Ends everything: servers end when their clients have left, or after `grace`.
     pub(crate) fn quit(&mut self, grace: Option<Duration>) {
         if !self.quitting {
-            crate::startup::notify::tell("STOPPING=1");
+            crate::startup::notify::notify_service_manager("STOPPING=1");
         }
         self.quitting = true;
         self.serve_next_user();
@@ -344,12 +344,12 @@ impl Daemon {
 
     /// Stops listening for a moment: nobody can be accepted.
     pub(crate) fn pause_listening(&mut self) {
-        self.forget(&self.instance.listener);
+        self.unwatch(&self.instance.listener);
         if let Some(privileged) = &self.instance.privileged {
-            self.forget(privileged);
+            self.unwatch(privileged);
         }
         for (_, listener) in self.groups.listeners() {
-            self.forget(listener);
+            self.unwatch(listener);
         }
         self.listen_again = Some(Instant::now() + Duration::from_millis(100));
     }

@@ -75,7 +75,7 @@ impl Daemon {
             return;
         };
         let gone = former.swap_remove(at);
-        self.forget(&gone.pidfd);
+        self.unwatch(&gone.pidfd);
         self.groups.slots.remove(&slot);
         self.log(&format!(
             "Server {} of a former daemon has ended",

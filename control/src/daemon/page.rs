@@ -38,7 +38,7 @@ impl Daemon {
         let Some(page) = self.page.take() else {
             return;
         };
-        self.forget(&page.process);
+        self.unwatch(&page.process);
         if !self.is_quitting() {
             self.say_that_page_ended(page.pid);
         }

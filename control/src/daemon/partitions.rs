@@ -64,7 +64,7 @@ impl Daemon {
                     ..GroupLimits::default()
                 },
                 usage,
-                told: BTreeSet::new(),
+                announced_to: BTreeSet::new(),
             },
         );
         Ok(number)
@@ -114,7 +114,7 @@ impl Daemon {
     }
 
     /// Tells a server that has become ready of what is kept free for whoever may come.
-    pub(crate) fn tell_reserved(&mut self, id: crate::servers::registry::ServerId) {
+    pub(crate) fn announce_reservations(&mut self, id: crate::servers::registry::ServerId) {
         let groups = self.groups.by_number.iter();
         let reserved: Vec<u32> = groups
             .filter(|(_, group)| group.limits.reserved)

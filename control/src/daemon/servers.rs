@@ -59,7 +59,7 @@ impl Daemon {
             session: 0,
         };
         let key = server_for(who, self.isolation);
-        match self.registry.for_key(&key) {
+        match self.registry.server_with_key(&key) {
             Some(id) => Ok(id),
             None => self.start_server_for(key, uid, None),
         }
@@ -127,7 +127,7 @@ impl Daemon {
             json!({ "server": pid, "uid": uid }),
             json!({}),
         );
-        let slot = self.groups.take_slot();
+        let slot = self.groups.allocate_slot();
         self.registry.servers.insert(
             id,
             Server {
@@ -154,7 +154,7 @@ impl Daemon {
                 underlay,
             },
         );
-        self.lend_underlay(id);
+        self.send_underlay_to(id);
         Ok(id)
     }
 
@@ -221,13 +221,13 @@ impl Daemon {
                     if !matches!(error, SocketError::Closed) {
                         self.log(&format!("Server {} is not heard: {error}", server.pid()));
                     }
-                    self.forget(&server.connection);
+                    self.unwatch(&server.connection);
                     self.must_end(id);
                     break;
                 }
             }
         }
-        self.hand_over(id);
+        self.hand_over_clients(id);
     }
 
     fn server_said(&mut self, id: ServerId, packet: Packet) {
@@ -248,7 +248,7 @@ impl Daemon {
                 self.log(&format!("NEW SERVER {pid}: Ready"));
                 self.underlay_serves(id);
                 self.say_what_holds(id);
-                self.tell_reserved(id);
+                self.announce_reservations(id);
                 self.resolve_answers(|until| until == Awaited::Ready(id), None);
             }
             Packet::Attached { session } => {
@@ -263,7 +263,7 @@ impl Daemon {
             } => {
                 if let Some(client) = server.clients.remove(&session) {
                     let about = of_client(server, &client);
-                    self.registry.departed(&accounts);
+                    self.registry.add_usage_of_departed(&accounts);
                     let payer = self.about(client.uid, client.group);
                     let how = json!({ "how": ending(how) });
                     self.event_about(&payer, "client.gone", about, how);
@@ -439,8 +439,8 @@ impl Daemon {
         let Some(mut server) = self.registry.servers.remove(&id) else {
             return;
         };
-        self.forget(&server.connection);
-        self.forget(&server.pidfd);
+        self.unwatch(&server.connection);
+        self.unwatch(&server.pidfd);
         self.server_left_groups(id, server.slot);
         self.end_limit_changes(id, None);
         let pid = server.pid();

@@ -13,7 +13,7 @@ use super::Daemon;
 use super::epoll_token::EpollToken;
 use super::error::StartServerError;
 use crate::commands::Awaited;
-use crate::servers::process::{self, lend};
+use crate::servers::process::{self, send_underlay};
 use crate::servers::registry::{Server, ServerId, State};
 use crate::underlay::{
     Mode, Run, StartError, SupervisorMessage, UnderlayDirectory, environment, of_run,
@@ -154,7 +154,7 @@ impl Daemon {
                     // Its process ends, or has.
                     self.underlay_is_down(number, "its supervisor has ended");
                     if let Some(run) = self.underlay.forget(number) {
-                        Self::forget(self, &run.connection);
+                        Self::unwatch(self, &run.connection);
                     }
                     return;
                 }
@@ -175,13 +175,13 @@ impl Daemon {
         self.event("underlay.up", who, more);
         for (id, server) in &self.registry.servers {
             if server.underlay == Some(number) {
-                self.lend_underlay(*id);
+                self.send_underlay_to(*id);
             }
         }
     }
 
     /// Tells a server that waits for it where its underlay is, if that is up.
-    pub(crate) fn lend_underlay(&self, id: ServerId) {
+    pub(crate) fn send_underlay_to(&self, id: ServerId) {
         let Some(server) = self.registry.servers.get(&id) else {
             return;
         };
@@ -189,7 +189,7 @@ impl Daemon {
         let run = run.filter(|run| server.underlay == Some(run.number) && run.up.is_some());
         if let Some(lent) = run.and_then(|run| run.lent.as_ref()) {
             // One that does not listen is ended at its deadline.
-            let _ = lend(&server.connection, Ok(lent));
+            let _ = send_underlay(&server.connection, Ok(lent));
         }
     }
 
@@ -216,7 +216,7 @@ impl Daemon {
         let servers = self.registry.servers.values();
         for server in servers.filter(|server| server.underlay == Some(number)) {
             if !was_up && server.state == State::Initializing {
-                let _ = lend(&server.connection, Err(why));
+                let _ = send_underlay(&server.connection, Err(why));
             }
         }
     }
@@ -267,7 +267,7 @@ impl Daemon {
             new.waiting = std::mem::take(&mut server.waiting);
             new.settings = server.settings.clone();
         }
-        self.await_instead(Awaited::Ready(id), Awaited::Ready(new));
+        self.replace_awaited(Awaited::Ready(id), Awaited::Ready(new));
         Ok(())
     }
 

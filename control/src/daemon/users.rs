@@ -24,7 +24,7 @@ const MAX_QUEUED_OF_USER: usize = 1024;
 impl Daemon {
     /// Whether a user may see a server: its own, the one for all, or any for whoever may change
     /// things.
-    pub(crate) fn sees(&self, caller: Caller, id: ServerId) -> bool {
+    pub(crate) fn may_see_server(&self, caller: Caller, id: ServerId) -> bool {
         let Some(server) = self.registry.servers.get(&id) else {
             return false;
         };
@@ -58,7 +58,7 @@ impl Daemon {
     }
 
     /// A server for which a user has to wait, because it is another's.
-    pub(crate) fn in_the_way_of(&self, uid: u32) -> Option<ServerId> {
+    pub(crate) fn server_in_the_way_of(&self, uid: u32) -> Option<ServerId> {
         if self.multiuser || self.isolation == Isolation::None {
             return None;
         }
@@ -69,7 +69,7 @@ impl Daemon {
     }
 
     /// Ends a server that is in another user's way, if nobody needs it. Says whether it ends.
-    pub(crate) fn make_way_if_idle(&mut self, id: ServerId) -> bool {
+    pub(crate) fn shut_down_if_idle(&mut self, id: ServerId) -> bool {
         let Some(server) = self.registry.servers.get(&id) else {
             return false;
         };
@@ -141,7 +141,7 @@ impl Daemon {
         let Some(uid) = self.queued.front().map(|first| first.peer.uid) else {
             return;
         };
-        if self.in_the_way_of(uid).is_some() {
+        if self.server_in_the_way_of(uid).is_some() {
             let others: Vec<ServerId> = self
                 .registry
                 .servers
@@ -150,7 +150,7 @@ impl Daemon {
                 .map(|(&id, _)| id)
                 .collect();
             for id in others {
-                self.make_way_if_idle(id);
+                self.shut_down_if_idle(id);
             }
             return;
         }

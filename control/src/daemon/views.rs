@@ -221,7 +221,9 @@ impl Daemon {
             group: named.map(|group| &*group.name),
             session: 0,
         };
-        let server = self.registry.for_key(&server_for(who, self.isolation));
+        let server = self
+            .registry
+            .server_with_key(&server_for(who, self.isolation));
         let server = server.and_then(|id| self.registry.servers.get(&id));
         let settings = server.map_or(&self.defaults, |server| &server.settings);
         let wishes = ClientFields {
@@ -275,7 +277,7 @@ impl Daemon {
         let group = asker.caller.group;
         let group = group.and_then(|number| self.groups.by_number.get(&number));
         let Some(group) = group else {
-            return own.figures();
+            return own.total_used_free();
         };
         let limit = limit_of_group(group, self.devices_known(), ordinal);
         let group = Budget {
@@ -283,10 +285,10 @@ impl Daemon {
             used: group.usage.used(ordinal),
         };
         if is_client && own.total < group.total {
-            let [total, used, free] = own.figures();
-            return [total, used, free.min(group.figures()[2])];
+            let [total, used, free] = own.total_used_free();
+            return [total, used, free.min(group.total_used_free()[2])];
         }
-        group.figures()
+        group.total_used_free()
     }
 
     /// What of a device has been had.
@@ -381,7 +383,7 @@ impl Daemon {
     /// The servers that an operator sees, on all devices.
     fn servers_for(&self, asker: &Asker, devices: usize) -> Vec<ViewedProcess> {
         let seen = self.registry.servers.iter();
-        let seen = seen.filter(|(id, _)| self.sees(asker.caller, **id));
+        let seen = seen.filter(|(id, _)| self.may_see_server(asker.caller, **id));
         let pids: BTreeSet<u32> = seen.map(|(_, server)| server.pid()).collect();
         let entry = |pid: u32, device: usize| ViewedProcess {
             device: device as u32,
@@ -397,7 +399,7 @@ impl Daemon {
             .collect()
     }
 
-    pub(crate) fn pass_deadlines_of_views(&mut self, now: Instant) {
+    pub(crate) fn act_on_deadlines_of_views(&mut self, now: Instant) {
         let late = |_: &u64, counting: &mut Counting| counting.deadline <= now;
         let late: Vec<_> = self.views.counting.extract_if(.., late).collect();
         for (_, counting) in late {

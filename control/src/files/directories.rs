@@ -153,7 +153,7 @@ impl Directories {
 
 /// Whether a path that is none is a list of absolute ones: a process is the client of one daemon.
 #[must_use]
-pub fn names_several(path: &Path) -> bool {
+pub fn is_path_list(path: &Path) -> bool {
     let text = path.to_string_lossy();
     let mut parts = text.split([',', ':']);
     !path.exists() && parts.clone().count() > 1 && parts.all(|part| part.starts_with('/'))

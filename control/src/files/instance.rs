@@ -16,9 +16,9 @@ use transport::socket::{Connection, Listener, PATH_MAX};
 use super::claim_error::{BindError, InstanceError};
 use crate::files::directories::Directories;
 use crate::files::error::FileError;
-use crate::files::safe_fs::{is_no_strangers, with_mode};
+use crate::files::safe_fs::{check_trusted_owner, with_mode};
 use crate::files::safe_path::root_directory;
-use crate::log::events::left_out;
+use crate::log::events::left_out_event;
 use crate::log::{Log, Role};
 
 /// Whoever can open the file can hold its lock, and no other daemon starts.
@@ -136,7 +136,7 @@ impl Instance {
                 return Err(InstanceError::NotUsable { path, source });
             }
         };
-        is_no_strangers(&directories.lock(), &lock, "who can hold it for ever")?;
+        check_trusted_owner(&directories.lock(), &lock, "who can hold it for ever")?;
         if rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
             if let Ok(log) = Log::open(&directories.server_log(), false) {
                 let text = format!("Using log directory: {}", directories.log.display());
@@ -147,7 +147,8 @@ impl Instance {
 
         let control_log = open_log(&directories, &directories.control_log(), echo)?;
         let server_log = open_log(&directories, &directories.server_log(), false)?;
-        let events = open_log(&directories, &directories.events(), false)?.telling(left_out);
+        let events = open_log(&directories, &directories.events(), false)?
+            .with_left_out_format(left_out_event);
 
         let listener = match Listener::inherited() {
             Some(inherited) => inherited
@@ -201,7 +202,7 @@ impl Instance {
     }
 
     /// Passes on to server.log what others wrote to the log's FIFO.
-    pub fn pass_on_lines(&mut self) {
+    pub fn forward_log_pipe(&mut self) {
         let mut bytes = [0; PASSED_ON];
         let read = (&self.log_pipe).read(&mut bytes).unwrap_or(0);
         for &byte in &bytes[..read] {
@@ -223,7 +224,7 @@ fn open_log(directories: &Directories, path: &Path, echo: bool) -> Result<Log, I
     opened.or_else(|error| match error.kind() {
         ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::ReadOnlyFilesystem => {
             eprintln!("no log for now: {}: {error}", path.display());
-            Log::none_yet(path, echo).map_err(InstanceError::NoLog)
+            Log::not_open_yet(path, echo).map_err(InstanceError::NoLog)
         }
         _ => Err(InstanceError::Log {
             path: path.to_owned(),

@@ -54,7 +54,7 @@ pub(super) fn flags(flags: OFlags) -> i32 {
 ///
 /// # Errors
 /// Whose it is, what that user could do, and what to do about it.
-pub(crate) fn is_no_strangers(
+pub(crate) fn check_trusted_owner(
     path: &Path,
     file: &File,
     harm: &'static str,
@@ -138,7 +138,7 @@ fn through(path: &Path) -> std::io::Result<PathBuf> {
 ///
 /// # Errors
 /// With the path.
-pub(crate) fn write_own(path: &Path, text: &str) -> Result<(), FileError> {
+pub(crate) fn write_trusted(path: &Path, text: &str) -> Result<(), FileError> {
     write(path, text, 0o600)
 }
 
@@ -149,7 +149,7 @@ pub(crate) fn write_own(path: &Path, text: &str) -> Result<(), FileError> {
 pub(crate) fn write(path: &Path, text: &str, mode: u32) -> Result<(), FileError> {
     let new = path.with_extension("new");
     let write = || -> std::io::Result<()> {
-        let mut file = anew(&new, mode)?;
+        let mut file = create_in_place_of(&new, mode)?;
         file.write_all(text.as_bytes())?;
         file.sync_all()?;
         std::fs::rename(&new, path)
@@ -161,7 +161,7 @@ pub(crate) fn write(path: &Path, text: &str, mode: u32) -> Result<(), FileError>
 }
 
 /// Makes a file in place of whatever has its name.
-pub(crate) fn anew(path: &Path, mode: u32) -> std::io::Result<File> {
+pub(crate) fn create_in_place_of(path: &Path, mode: u32) -> std::io::Result<File> {
     match std::fs::remove_file(path) {
         Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
         _ => {}
@@ -175,11 +175,11 @@ pub(crate) fn anew(path: &Path, mode: u32) -> std::io::Result<File> {
     })
 }
 
-/// What is in a file that [`write_own`] wrote, if it is there.
+/// What is in a file that [`write_trusted`] wrote, if it is there.
 ///
 /// # Errors
 /// With the path, when somebody else could have written it.
-pub(crate) fn read_own(path: &Path) -> Result<Option<String>, FileError> {
+pub(crate) fn read_trusted(path: &Path) -> Result<Option<String>, FileError> {
     let mut text = String::new();
     let mut read = || -> std::io::Result<bool> {
         let flags = flags(OFlags::NOFOLLOW | OFlags::NONBLOCK);
@@ -193,7 +193,7 @@ pub(crate) fn read_own(path: &Path) -> Result<Option<String>, FileError> {
     };
     match read() {
         Ok(true) => Ok(Some(text)),
-        Ok(false) => Err(unbelievable(path)),
+        Ok(false) => Err(untrusted_file(path)),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
         Err(error) => Err(FileError::read(path, error)),
     }
@@ -215,7 +215,7 @@ pub(crate) fn read(path: &Path) -> Result<Option<String>, FileError> {
 }
 
 /// That a file is not what a daemon of this user's wrote.
-pub(crate) fn unbelievable(path: &Path) -> FileError {
+pub(crate) fn untrusted_file(path: &Path) -> FileError {
     FileError::NotOurs {
         path: path.to_owned(),
         user: user(),
@@ -276,14 +276,14 @@ mod tests {
         for name in ["x.json", "x.new"] {
             symlink(&precious, root.path().join(name)).unwrap();
         }
-        assert!(read_own(&path).is_err(), "a link");
-        write_own(&path, "{}").unwrap();
-        assert_eq!(read_own(&path).unwrap().as_deref(), Some("{}"));
+        assert!(read_trusted(&path).is_err(), "a link");
+        write_trusted(&path, "{}").unwrap();
+        assert_eq!(read_trusted(&path).unwrap().as_deref(), Some("{}"));
         assert_eq!(std::fs::read_to_string(&precious).unwrap(), "kept");
         write(&path, "1", 0o644).unwrap();
         assert_eq!(mode_of(&path), 0o644);
         assert!(
-            read_own(&path).is_err(),
+            read_trusted(&path).is_err(),
             "others could have been told of it"
         );
     }

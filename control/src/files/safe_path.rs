@@ -19,7 +19,7 @@ use super::safe_fs::{MAX_LINKS, flags, is_trusted, user, with_mode};
 ///
 /// # Errors
 /// With the path.
-pub(crate) fn own_directory(path: &Path, mode: u32) -> Result<(), FileError> {
+pub(crate) fn make_own_directory(path: &Path, mode: u32) -> Result<(), FileError> {
     let made = with_mode(mode, || DirBuilder::new().mode(mode).create(path));
     match made {
         Err(error) if error.kind() != ErrorKind::AlreadyExists => {
@@ -38,19 +38,22 @@ pub(crate) fn own_directory(path: &Path, mode: u32) -> Result<(), FileError> {
     Ok(())
 }
 
-/// As [`own_directory`], where nobody but root and this user can put another in its place: those above it are looked at,
+/// As [`make_own_directory`], where nobody but root and this user can put another in its place: those above it are looked at,
 /// and made where they are missing.
 ///
 /// # Errors
 /// With the directory or link that somebody else could change.
-pub(crate) fn own_directory_in_safe_place(path: &Path, mode: u32) -> Result<PathBuf, FileError> {
+pub(crate) fn make_own_directory_in_safe_place(
+    path: &Path,
+    mode: u32,
+) -> Result<PathBuf, FileError> {
     let name = path.file_name();
     let (Some(above), Some(name)) = (path.parent(), name) else {
         return Err(FileError::NoName(path.to_owned()));
     };
     let may_own = |owner| is_trusted(owner) || is_from_outside(owner);
     let own = safe_directory(above, may_own)?.join(name);
-    own_directory(&own, mode)?;
+    make_own_directory(&own, mode)?;
     Ok(own)
 }
 
@@ -357,7 +360,7 @@ mod tests {
         let root = folder();
         let own = root.path().join("above/own");
         assert_eq!(
-            own_directory_in_safe_place(&own, 0o700).unwrap(),
+            make_own_directory_in_safe_place(&own, 0o700).unwrap(),
             own.canonicalize().unwrap()
         );
         assert_eq!(
@@ -366,13 +369,13 @@ mod tests {
         );
         set_mode(&own, 0o755);
         assert!(
-            own_directory_in_safe_place(&own, 0o700).is_err(),
+            make_own_directory_in_safe_place(&own, 0o700).is_err(),
             "open to all"
         );
         set_mode(&own, 0o700);
-        own_directory_in_safe_place(&own, 0o700).expect("as it was");
+        make_own_directory_in_safe_place(&own, 0o700).expect("as it was");
         set_mode(&root.path().join("above"), 0o777);
-        let told = own_directory_in_safe_place(&own, 0o700)
+        let told = make_own_directory_in_safe_place(&own, 0o700)
             .unwrap_err()
             .to_string();
         assert!(told.contains("every user may write to"), "{told}");

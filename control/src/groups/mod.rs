@@ -53,8 +53,8 @@ pub struct Group {
     pub limits: GroupLimits,
     /// What they have taken.
     pub usage: GroupUsage,
-    /// Servers that were told of it.
-    pub told: BTreeSet<ServerId>,
+    /// Servers that know of it.
+    pub announced_to: BTreeSet<ServerId>,
 }
 
 impl Group {
@@ -130,7 +130,7 @@ impl Groups {
     }
 
     /// Takes a slot for a server, if one is left.
-    pub fn take_slot(&mut self) -> Option<u32> {
+    pub fn allocate_slot(&mut self) -> Option<u32> {
         let slot = (0..SLOTS).find(|slot| !self.slots.contains(slot))?;
         self.slots.insert(slot);
         Some(slot)
@@ -139,7 +139,7 @@ impl Groups {
 
 /// Why a client cannot be handed to a server now.
 #[derive(Debug)]
-pub enum NotTold {
+pub enum NotAnnounced {
     /// The server has much to read first.
     Later,
     /// It cannot at all.
@@ -156,7 +156,7 @@ pub fn cgroup_path(text: &str) -> Option<String> {
 }
 
 /// Whether a process whose /proc/PID/cgroup is `text` is in a cgroup or below it.
-pub(crate) fn is_in(text: &str, cgroup: &str) -> bool {
+pub(crate) fn is_in_cgroup(text: &str, cgroup: &str) -> bool {
     let mut paths = text.lines().filter_map(|line| line.splitn(3, ':').nth(2));
     paths.any(|path| {
         path.strip_prefix(cgroup)
@@ -183,12 +183,12 @@ mod tests {
             "/kubepods.slice",
             "",
         ] {
-            assert!(is_in(text, cgroup), "{cgroup}");
+            assert!(is_in_cgroup(text, cgroup), "{cgroup}");
         }
         for cgroup in ["/kube", "/kubepods/pod", "/kubepods/pod1/c/d", "/pod1"] {
-            assert!(!is_in(text, cgroup), "{cgroup}");
+            assert!(!is_in_cgroup(text, cgroup), "{cgroup}");
         }
-        assert!(!is_in("", "/a"));
+        assert!(!is_in_cgroup("", "/a"));
     }
 
     #[test]

@@ -31,7 +31,7 @@ pub struct OrphanedServer {
 impl OrphanedServer {
     /// Whether it keeps a group from taking clients.
     #[must_use]
-    pub fn holds(&self, group: u32) -> bool {
+    pub fn holds_back_clients_of(&self, group: u32) -> bool {
         self.unseen.contains(&group)
     }
 }

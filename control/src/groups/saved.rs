@@ -13,8 +13,8 @@ use serde_json::{Value, json};
 
 use crate::files::directories::Directories;
 use crate::files::error::FileError;
-use crate::files::safe_fs::{read_own, unbelievable, write_own};
-use crate::files::safe_path::own_directory;
+use crate::files::safe_fs::{read_trusted, untrusted_file, write_trusted};
+use crate::files::safe_path::make_own_directory;
 use crate::servers::limits::as_given;
 
 /// Longest name of a group.
@@ -134,9 +134,9 @@ impl SavedGroup {
 /// With the path.
 pub fn save(directories: &Directories, kept: &SavedGroup) -> Result<(), FileError> {
     let folder = directories.group_state();
-    own_directory(&folder, 0o700)?;
+    make_own_directory(&folder, 0o700)?;
     let path = folder.join(format!("{}.json", kept.name));
-    write_own(&path, &kept.to_json().to_string())
+    write_trusted(&path, &kept.to_json().to_string())
 }
 
 /// Forgets a group.
@@ -163,7 +163,7 @@ pub fn load(directories: &Directories) -> Result<Vec<SavedGroup>, FileError> {
         Err(error) => return Err(FileError::read(&folder, error)),
         Ok(entries) => entries,
     };
-    own_directory(&folder, 0o700)?;
+    make_own_directory(&folder, 0o700)?;
     let mut all = Vec::new();
     for entry in entries {
         let entry = entry.map_err(|error| FileError::read(&folder, error))?;
@@ -173,7 +173,7 @@ pub fn load(directories: &Directories) -> Result<Vec<SavedGroup>, FileError> {
         }
         let kept = read(&path)?;
         if path.file_stem().is_none_or(|stem| stem != &*kept.name) {
-            return Err(unbelievable(&path));
+            return Err(untrusted_file(&path));
         }
         all.push(kept);
     }
@@ -182,9 +182,9 @@ pub fn load(directories: &Directories) -> Result<Vec<SavedGroup>, FileError> {
 }
 
 fn read(path: &Path) -> Result<SavedGroup, FileError> {
-    let text = read_own(path)?;
+    let text = read_trusted(path)?;
     text.and_then(|text| SavedGroup::from_json(&serde_json::from_str(&text).ok()?))
-        .ok_or_else(|| unbelievable(path))
+        .ok_or_else(|| untrusted_file(path))
 }
 
 #[cfg(test)]

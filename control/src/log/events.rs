@@ -37,7 +37,7 @@ pub(crate) fn line(what: &str, who: Value, more: Value) -> String {
 }
 
 /// The event that there were more than are in the log.
-pub(crate) fn left_out(left_out: &LeftOut) -> String {
+pub(crate) fn left_out_event(left_out: &LeftOut) -> String {
     line(
         "log.left_out",
         json!({ "about": left_out.about.to_string() }),

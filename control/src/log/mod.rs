@@ -21,7 +21,7 @@ use jiff::Zoned;
 use parking_lot::{Mutex, MutexGuard};
 pub use quota::{About, LeftOut};
 
-use crate::files::safe_fs::{anew, append, open_in_place};
+use crate::files::safe_fs::{append, create_in_place_of, open_in_place};
 
 /// Bytes of a line beside its text.
 const HEAD: usize = 48;
@@ -78,7 +78,7 @@ impl Log {
     ///
     /// # Errors
     /// When nothing at all can be opened.
-    pub fn none_yet(path: &Path, echo: bool) -> std::io::Result<Self> {
+    pub fn not_open_yet(path: &Path, echo: bool) -> std::io::Result<Self> {
         let nothing = File::options().write(true).open("/dev/null")?;
         Self::new(nothing, Some(path), echo)
     }
@@ -104,7 +104,7 @@ impl Log {
 
     /// Has lines that were left out told of in a form of the log's own.
     #[must_use]
-    pub fn telling(mut self, tell: fn(&LeftOut) -> String) -> Self {
+    pub fn with_left_out_format(mut self, tell: fn(&LeftOut) -> String) -> Self {
         self.tell = Some(tell);
         self
     }
@@ -188,11 +188,11 @@ impl Log {
 
     fn has_room(&self, about: &About, bytes: usize) -> bool {
         let is_free = matches!(*about, About::User(uid) if uid == 0 || uid == self.owner);
-        is_free || self.shares().take(about, bytes, Instant::now())
+        is_free || self.shares().try_charge(about, bytes, Instant::now())
     }
 
     fn tell_of_left_out(&self, role: Role, at_the_end: bool) {
-        let all = self.shares().left_out(Instant::now(), at_the_end);
+        let all = self.shares().left_out_to_report(Instant::now(), at_the_end);
         for left_out in all {
             match self.tell {
                 Some(tell) => self.write(&tell(&left_out)),
@@ -230,7 +230,7 @@ impl Drop for Log {
 /// Copies a log into a file that is made for it, with the same mode.
 fn copy(path: &Path, former: &Path, mode: u32) -> std::io::Result<()> {
     let mut from = open_in_place(path, File::options().read(true))?;
-    let mut to = anew(former, mode & 0o777)?;
+    let mut to = create_in_place_of(former, mode & 0o777)?;
     std::io::copy(&mut from, &mut to).map(drop)
 }
 

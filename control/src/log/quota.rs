@@ -93,7 +93,7 @@ impl Bucket {
         self.filled = now;
     }
 
-    fn take(&mut self, bytes: usize, now: Instant) -> bool {
+    fn try_charge(&mut self, bytes: usize, now: Instant) -> bool {
         self.fill(now);
         let bytes = u32::try_from(bytes).map_or(f64::INFINITY, f64::from);
         if bytes <= self.bytes {
@@ -122,7 +122,7 @@ pub(super) struct Shares {
 
 impl Shares {
     /// Takes room for a line. Says whether there is some.
-    pub(super) fn take(&mut self, about: &About, bytes: usize, now: Instant) -> bool {
+    pub(super) fn try_charge(&mut self, about: &About, bytes: usize, now: Instant) -> bool {
         let is_full = |buckets: &BTreeMap<About, Bucket>| {
             !buckets.contains_key(about) && buckets.len() >= MAX_BUCKETS
         };
@@ -134,16 +134,16 @@ impl Shares {
             false => about,
         };
         if let Some(bucket) = self.buckets.get_mut(who) {
-            return bucket.take(bytes, now);
+            return bucket.try_charge(bytes, now);
         }
         let mut bucket = Bucket::new(now);
-        let taken = bucket.take(bytes, now);
+        let taken = bucket.try_charge(bytes, now);
         self.buckets.insert(who.clone(), bucket);
         taken
     }
 
     /// What was left out and is to be told of now, or, `at_the_end`, ever.
-    pub(super) fn left_out(&mut self, now: Instant, at_the_end: bool) -> Vec<LeftOut> {
+    pub(super) fn left_out_to_report(&mut self, now: Instant, at_the_end: bool) -> Vec<LeftOut> {
         let mut told = Vec::new();
         for (about, bucket) in &mut self.buckets {
             let during = now.saturating_duration_since(bucket.since);
@@ -174,10 +174,10 @@ mod tests {
         for number in 0..FLOOD {
             // Five seconds of it.
             let now = start + Duration::from_micros(number * 5);
-            written += u64::from(shares.take(&flooder, LINE as usize, now));
+            written += u64::from(shares.try_charge(&flooder, LINE as usize, now));
             if number == FLOOD / 2 {
                 assert!(
-                    shares.take(&other, LINE as usize, now),
+                    shares.try_charge(&other, LINE as usize, now),
                     "in the middle of it"
                 );
             }
@@ -185,8 +185,8 @@ mod tests {
         let most = u64::from((AT_ONCE + 5 * A_SECOND) / LINE);
         assert!((most - 1..=most).contains(&written), "{written} of {most}");
         let now = start + Duration::from_secs(5);
-        assert_eq!(shares.left_out(now, false), [], "not yet");
-        let told = shares.left_out(now + TELL_EVERY, false);
+        assert_eq!(shares.left_out_to_report(now, false), [], "not yet");
+        let told = shares.left_out_to_report(now + TELL_EVERY, false);
         assert_eq!(told.len(), 1);
         assert_eq!((&told[0].about, told[0].lines), (&flooder, FLOOD - written));
         let text = told[0].to_string();
@@ -194,12 +194,20 @@ mod tests {
             text.contains("more lines about user 1000 in 14 s"),
             "{text}"
         );
-        assert_eq!(shares.left_out(now + 2 * TELL_EVERY, true), [], "once");
+        assert_eq!(
+            shares.left_out_to_report(now + 2 * TELL_EVERY, true),
+            [],
+            "once"
+        );
         // There is room again, as much as the time gives.
         let later = now + Duration::from_secs(100);
-        let passed = (0..FLOOD).filter(|_| shares.take(&flooder, LINE as usize, later));
+        let passed = (0..FLOOD).filter(|_| shares.try_charge(&flooder, LINE as usize, later));
         assert_eq!(passed.count(), (100 * A_SECOND / LINE) as usize);
-        assert_eq!(shares.left_out(later, true).len(), 1, "at the end");
+        assert_eq!(
+            shares.left_out_to_report(later, true).len(),
+            1,
+            "at the end"
+        );
     }
 
     #[test]
@@ -207,15 +215,18 @@ mod tests {
         let (mut shares, start) = (Shares::default(), Instant::now());
         let half = AT_ONCE as usize / 2;
         for uid in 0..10_000 {
-            shares.take(&About::User(uid), half, start);
+            shares.try_charge(&About::User(uid), half, start);
         }
         assert!(shares.buckets.len() <= MAX_BUCKETS + 1);
-        assert!(!shares.take(&About::User(10_000), half, start));
-        assert!(shares.take(&About::User(0), half, start), "it has its own");
+        assert!(!shares.try_charge(&About::User(10_000), half, start));
+        assert!(
+            shares.try_charge(&About::User(0), half, start),
+            "it has its own"
+        );
         // When theirs are full again they are forgotten.
         let later = start + Duration::from_secs(u64::from(AT_ONCE));
-        shares.left_out(later, true);
-        assert!(shares.take(&About::User(10_001), half, later));
+        shares.left_out_to_report(later, true);
+        assert!(shares.try_charge(&About::User(10_001), half, later));
         assert_eq!(shares.buckets.len(), 1);
     }
 }

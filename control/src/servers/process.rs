@@ -68,7 +68,7 @@ fn is_for_servers(name: &str) -> bool {
 }
 
 /// Starts a server for a user. `command` is how this program is run as a server. One that is to be on the underlay waits
-/// for [`lend`].
+/// for [`send_underlay`].
 ///
 /// # Errors
 /// What the system says.
@@ -141,7 +141,7 @@ fn group_in(users: &str, uid: u32) -> Option<u32> {
 ///
 /// # Errors
 /// When this process was not started as a server, or cannot become that user.
-pub fn adopt() -> std::io::Result<(Connection, Log)> {
+pub fn connect_to_daemon() -> std::io::Result<(Connection, Log)> {
     let stdin = std::io::stdin().as_fd().try_clone_to_owned()?;
     if rustix::net::sockopt::socket_type(&stdin).ok() != Some(SocketType::SEQPACKET) {
         return Err(std::io::Error::other(
@@ -169,7 +169,10 @@ pub fn adopt() -> std::io::Result<(Connection, Log)> {
 ///
 /// # Errors
 /// When it does not listen.
-pub fn lend(server: &Connection, underlay: Result<&Underlay, &str>) -> Result<(), SocketError> {
+pub fn send_underlay(
+    server: &Connection,
+    underlay: Result<&Underlay, &str>,
+) -> Result<(), SocketError> {
     let text = underlay.err().unwrap_or_default().to_owned();
     let fds = underlay.ok();
     let fds = fds.map(|lent| [lent.directory.as_fd(), lent.lease.as_fd()]);
@@ -188,7 +191,7 @@ pub struct Underlay {
 
 /// Why a server that is to be on the underlay is not.
 #[derive(Debug, thiserror::Error)]
-pub enum BorrowError {
+pub enum ReceiveUnderlayError {
     /// The daemon is gone.
     #[error("the daemon has not said where the underlay is: {0}")]
     Daemon(#[source] SocketError),
@@ -203,30 +206,30 @@ pub enum BorrowError {
     Taken,
 }
 
-/// Waits for [`lend`], in a server that is to be on the underlay. What it gives is to be kept as long as the server
+/// Waits for [`send_underlay`], in a server that is to be on the underlay. What it gives is to be kept as long as the server
 /// uses the driver.
 ///
 /// # Errors
 /// Why there is no underlay.
-pub fn borrow_underlay(daemon: &Connection) -> Result<Option<Underlay>, BorrowError> {
+pub fn receive_underlay(daemon: &Connection) -> Result<Option<Underlay>, ReceiveUnderlayError> {
     if std::env::var_os(UNDERLAY_VARIABLE).is_none() {
         return Ok(None);
     }
-    let (bytes, fds) = daemon.receive().map_err(BorrowError::Daemon)?;
+    let (bytes, fds) = daemon.receive().map_err(ReceiveUnderlayError::Daemon)?;
     let text = match Packet::decode(&bytes) {
         Ok(Packet::Underlay { text }) => text,
         Ok(Packet::Shutdown { .. }) => "the server is to end".to_owned(),
         _ => "the daemon said something out of place".to_owned(),
     };
     let (true, Ok([directory, lease])) = (text.is_empty(), <[OwnedFd; 2]>::try_from(fds)) else {
-        return Err(BorrowError::None(text));
+        return Err(ReceiveUnderlayError::None(text));
     };
     // The driver finds it by its number, which the environment has had from the start.
     let directory = rustix::io::fcntl_dupfd_cloexec(&directory, UNDERLAY_DESCRIPTOR)
-        .map_err(BorrowError::Descriptor)?;
+        .map_err(ReceiveUnderlayError::Descriptor)?;
     match directory.as_raw_fd() {
         UNDERLAY_DESCRIPTOR => Ok(Some(Underlay { directory, lease })),
-        _ => Err(BorrowError::Taken),
+        _ => Err(ReceiveUnderlayError::Taken),
     }
 }
 

@@ -182,7 +182,7 @@ pub struct Registry {
 
 impl Registry {
     /// Adds what a client had that has left.
-    pub fn departed(&mut self, accounts: &[DeviceAccount]) {
+    pub fn add_usage_of_departed(&mut self, accounts: &[DeviceAccount]) {
         // A server says so, which is no more trusted than its user.
         let devices = accounts.len().min(group_usage::DEVICES as usize);
         if self.departed.len() < devices {
@@ -195,7 +195,7 @@ impl Registry {
 
     /// The server for an executor's key, unless it is ending.
     #[must_use]
-    pub fn for_key(&self, key: &ServerKey) -> Option<ServerId> {
+    pub fn server_with_key(&self, key: &ServerKey) -> Option<ServerId> {
         self.servers
             .iter()
             .find(|(_, server)| server.key == *key && server.takes_clients())

@@ -34,7 +34,7 @@ pub fn daemon(options: Options, host: HostProgram) -> ExitCode {
     if options.foreground {
         return match set_up(options, host) {
             Ok(daemon) => {
-                notify::tell("READY=1\nSTATUS=Serving");
+                notify::notify_service_manager("READY=1\nSTATUS=Serving");
                 daemon.run()
             }
             Err(error) => fail(&error),
@@ -133,7 +133,7 @@ fn background(options: Options, host: HostProgram) -> ExitCode {
         Ok(daemon) => {
             let _ = parent.send(READY, &[]);
             drop(parent);
-            notify::tell("READY=1\nSTATUS=Serving");
+            notify::notify_service_manager("READY=1\nSTATUS=Serving");
             daemon.run()
         }
         Err(error) => {

@@ -13,7 +13,7 @@ pub const READY_VARIABLE: &str = "OPENMPS_CONTROL_READY";
 pub const VARIABLE: &str = "NOTIFY_SOCKET";
 
 /// Tells the service manager, if there is one, for example `READY=1`.
-pub fn tell(state: &str) {
+pub fn notify_service_manager(state: &str) {
     let Some(name) = std::env::var_os(VARIABLE) else {
         return;
     };

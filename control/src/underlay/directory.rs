@@ -14,7 +14,7 @@ use transport::socket::PATH_MAX;
 use super::error::{DirectoryError, MakeError};
 use super::variables::DIRECTORY_VARIABLE;
 use crate::files::error::FileError;
-use crate::files::safe_path::{own_directory, own_directory_in_safe_place};
+use crate::files::safe_path::{make_own_directory, make_own_directory_in_safe_place};
 
 /// The longest name of a socket that NVIDIA's makes.
 const LONGEST_SOCKET: &str = "/control_privileged";
@@ -43,7 +43,7 @@ impl UnderlayDirectory {
 
     fn make_in(base: &Path) -> Result<Self, DirectoryError> {
         let in_base = |error: FileError| DirectoryError::Make(error.into());
-        let base = own_directory_in_safe_place(base, 0o700).map_err(in_base)?;
+        let base = make_own_directory_in_safe_place(base, 0o700).map_err(in_base)?;
         let whole = anew_in(&base).map_err(DirectoryError::Make)?;
         let made = Self::fill(whole.clone());
         if made.is_err() {
@@ -62,8 +62,8 @@ impl UnderlayDirectory {
             });
         }
         // Searched by servers of other users.
-        own_directory(&pipe, 0o711)?;
-        own_directory(&log, 0o700)?;
+        make_own_directory(&pipe, 0o711)?;
+        make_own_directory(&log, 0o700)?;
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let directory =
             rustix::fs::open(&pipe, flags, Mode::empty()).map_err(|source| MakeError::Open {
@@ -106,7 +106,7 @@ fn anew_in(base: &Path) -> Result<PathBuf, MakeError> {
     for number in 1..=u32::from(u16::MAX) {
         let path = base.join(format!("{own}-{number}"));
         if !path.exists() {
-            own_directory(&path, 0o700)?;
+            make_own_directory(&path, 0o700)?;
             return Ok(path);
         }
     }

@@ -139,7 +139,7 @@ impl Underlay {
         self.former.iter().filter_map(|run| run.deadline).min()
     }
 
-    pub(crate) fn pass_deadlines(&mut self, now: Instant) {
+    pub(crate) fn act_on_deadlines(&mut self, now: Instant) {
         for run in &mut self.former {
             if run.deadline.is_some_and(|deadline| deadline <= now) {
                 run.deadline = None;

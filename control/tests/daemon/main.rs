@@ -57,7 +57,8 @@ fn serve() -> ExitCode {
     if let Some(path) = std::env::var_os("TEST_SERVER_WAITS") {
         harness::until("it may go on", || std::path::Path::new(&path).exists());
     }
-    let (connection, log) = control::servers::process::adopt().expect("started by a daemon");
+    let (connection, log) =
+        control::servers::process::connect_to_daemon().expect("started by a daemon");
     let engine = Arc::new(fake::FakeEngine::new());
     match server::run(connection, engine, Arc::new(ServerLog(log))) {
         Ok(()) => ExitCode::SUCCESS,

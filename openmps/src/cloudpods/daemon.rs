@@ -95,7 +95,7 @@ fn put_back(changed: &mut Changed) {
         return;
     }
     let gpus = Gpus(machine::gpus().unwrap_or_default());
-    for line in changed.give_back(&gpus) {
+    for line in changed.restore(&gpus) {
         println!("{line}");
     }
 }
@@ -121,7 +121,7 @@ fn serve(
         daemon.quit(&socket, 0).ok();
         return Err(error);
     }
-    control::notify::tell("READY=1");
+    control::notify::notify_service_manager("READY=1");
     for signal in signals.forever() {
         if signal == SIGCHLD {
             if let Some(status) = daemon.child.try_wait()? {
@@ -132,7 +132,7 @@ fn serve(
             }
             continue;
         }
-        control::notify::tell("STOPPING=1");
+        control::notify::notify_service_manager("STOPPING=1");
         daemon.quit(&socket, grace)?;
         break;
     }

@@ -59,7 +59,7 @@ fn pipe_directory(directories: &Directories) -> Finding {
             "set CUDA_MPS_PIPE_DIRECTORY to a shorter path, for the daemon and for programs",
         );
     }
-    if control::names_several(pipe) {
+    if control::is_path_list(pipe) {
         return Finding::problem(
             SUBJECT,
             format!("{shown} names several"),

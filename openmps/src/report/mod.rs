@@ -123,7 +123,7 @@ fn start(program: &[OsString], daemon: Option<&PrivateDaemon>) -> Result<Child> 
     let mut command = Command::new(own_program()?);
     command.args(["run", "--"]).args(program);
     if let Some(daemon) = daemon {
-        daemon.adopt(&mut command);
+        daemon.make_client(&mut command);
     }
     command.spawn().context("cannot start this program again")
 }
