@@ -9,6 +9,7 @@
 
 mod context_stack;
 mod limits;
+pub(crate) mod local_storage;
 mod registry;
 pub(crate) mod thread_percentage;
 

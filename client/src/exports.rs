@@ -1,13 +1,14 @@
 //! The C entry points: one shell for each function of the table and for each per-thread twin.
 //!
 //! A shell turns the program's pointers into what they are ([`pointers`]), calls the
-//! function of the same name in [`api`](crate::api), and turns what comes of it, a panic too, into a
+//! function of the same name in [`api`](crate::api), or in [`entry_points`] if it hands out shells, and turns what comes of it, a panic too, into a
 //! status. It knows nothing else.
 
 // The shells' safety contract is CUDA's documentation of each function.
 #![allow(clippy::missing_safety_doc, reason = "the contract of each is CUDA's")]
 #![allow(non_snake_case, reason = "the names are C's")]
 
+pub(crate) mod entry_points;
 pub(crate) mod unsupported;
 
 use std::ffi::c_void;
@@ -18,7 +19,13 @@ use cuda_abi::functions::Function;
 use cuda_abi::proc_address::Entry;
 use cuda_abi::types::*;
 
-use crate::{api, pointers, recorder, stream};
+use crate::{pointers, recorder, stream};
+
+/// What the shells call, by name.
+mod functions {
+    pub(super) use super::entry_points::*;
+    pub(super) use crate::api::*;
+}
 
 /// Turns the outcome of a call into a status. Nothing unwinds into the program.
 #[inline]
@@ -139,7 +146,7 @@ macro_rules! body {
         unsupported::absent(Function::$name)
     }};
     ($class:ident $name:ident($($argument:ident: $mode:ident $tokens:tt),*)) => {
-        api::$name($(carried!($mode $tokens $argument)),*)
+        functions::$name($(carried!($mode $tokens $argument)),*)
     };
 }
 

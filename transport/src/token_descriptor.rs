@@ -54,7 +54,7 @@ pub fn make(token: Token) -> Result<(OwnedFd, OwnedFd), SocketError> {
 
 /// The token in a descriptor, if it is one of these. It stays there.
 #[must_use]
-pub fn token_in(fd: BorrowedFd<'_>) -> Option<Token> {
+pub fn read_token(fd: BorrowedFd<'_>) -> Option<Token> {
     let mut bytes = [0; LENGTH + 1];
     let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
     let read: Result<(usize, usize), Errno> = rustix::net::recv(fd, &mut bytes[..], flags);
@@ -106,8 +106,12 @@ mod tests {
     fn the_last_copy_says_that_it_is_gone() {
         let (ours, theirs) = make(TOKEN).unwrap();
         let copy = theirs.try_clone().unwrap();
-        assert_eq!(token_in(theirs.as_fd()), Some(TOKEN));
-        assert_eq!(token_in(copy.as_fd()), Some(TOKEN), "as often as one likes");
+        assert_eq!(read_token(theirs.as_fd()), Some(TOKEN));
+        assert_eq!(
+            read_token(copy.as_fd()),
+            Some(TOKEN),
+            "as often as one likes"
+        );
         assert!(!hung_up(&ours));
         drop(theirs);
         assert!(!hung_up(&ours), "one is left");
@@ -117,7 +121,7 @@ mod tests {
         drop(copy);
         assert!(!hung_up(&ours));
         let copy = receive(&to, TOKEN).unwrap();
-        assert_eq!(token_in(copy.as_fd()), Some(TOKEN));
+        assert_eq!(read_token(copy.as_fd()), Some(TOKEN));
         drop(copy);
         assert!(poll(&[ours.as_fd()], Some(Duration::from_secs(20))).unwrap()[0]);
         assert!(hung_up(&ours));
@@ -129,19 +133,19 @@ mod tests {
         let (ours, theirs) = make(TOKEN).unwrap();
         let holder = Connection::from_fd(theirs);
         assert!(holder.try_send(b"x", &[holder.as_fd()]).is_err());
-        assert_eq!(token_in(holder.as_fd()), Some(TOKEN));
+        assert_eq!(read_token(holder.as_fd()), Some(TOKEN));
         drop(holder);
         assert!(hung_up(&ours));
         for path in ["/proc/self/exe", "/dev/null"] {
             let other = std::fs::File::open(path).unwrap();
-            assert_eq!(token_in(other.as_fd()), None);
+            assert_eq!(read_token(other.as_fd()), None);
         }
         let (one, other) = Connection::pair().unwrap();
-        assert_eq!(token_in(other.as_fd()), None, "nothing is in it");
+        assert_eq!(read_token(other.as_fd()), None, "nothing is in it");
         let mut long = bytes_of(TOKEN);
         long.push(0);
         one.send(&long, &[]).unwrap();
-        assert_eq!(token_in(other.as_fd()), None, "more than a token");
+        assert_eq!(read_token(other.as_fd()), None, "more than a token");
         let (bytes, _) = other.receive().unwrap();
         assert_eq!(bytes, long, "and it is still there");
         one.send(&bytes_of([5; 4]), &[one.as_fd()]).unwrap();

@@ -11,8 +11,8 @@ use cuda_abi::types::{
 use protocol::operations::CONTEXT_SLOTS;
 
 use super::Outcome;
-use super::copy::{Corner, shaped};
-use super::managed::{cuMemPrefetchAsync_v2, managed};
+use super::copy_box::{Operand, copy_box};
+use super::managed::{managed, prefetch};
 use crate::handle::HandleKind;
 use crate::memory::copy::Return;
 use crate::memory::copy::sides::Extent;
@@ -56,9 +56,13 @@ fn element(session: &Session, operand: &CUmemcpy3DOperand) -> Result<Option<u64>
 }
 
 /// One side of a copy. `extent` is in elements.
-fn corner(operand: &CUmemcpy3DOperand, extent: [u64; 3], element: u64) -> Result<Corner, CUresult> {
+fn operand(
+    operand: &CUmemcpy3DOperand,
+    extent: [u64; 3],
+    element: u64,
+) -> Result<Operand, CUresult> {
     let [first, second, third, fourth] = operand.op;
-    let none = Corner {
+    let none = Operand {
         kind: CUmemorytype::UNIFIED,
         host: std::ptr::null(),
         device: 0,
@@ -71,7 +75,7 @@ fn corner(operand: &CUmemcpy3DOperand, extent: [u64; 3], element: u64) -> Result
     };
     if operand.r#type == ARRAY {
         let x = second.checked_mul(element).ok_or(WRONG)?;
-        return Ok(Corner {
+        return Ok(Operand {
             kind: CUmemorytype::ARRAY,
             array: CUarray::from_bits(first),
             x: x as usize,
@@ -86,7 +90,7 @@ fn corner(operand: &CUmemcpy3DOperand, extent: [u64; 3], element: u64) -> Result
     if row < extent[0] || rows < extent[1] {
         return Err(WRONG);
     }
-    Ok(Corner {
+    Ok(Operand {
         device: first,
         pitch: row.checked_mul(element).ok_or(WRONG)? as usize,
         rows: rows as usize,
@@ -94,7 +98,7 @@ fn corner(operand: &CUmemcpy3DOperand, extent: [u64; 3], element: u64) -> Result
     })
 }
 
-fn copy_box(target: &Target, copy: &CUDA_MEMCPY3D_BATCH_OP) -> Outcome {
+fn copy_operation(target: &Target, copy: &CUDA_MEMCPY3D_BATCH_OP) -> Outcome {
     let session = session()?;
     let known = (1..=LAST_ORDER).contains(&copy.srcAccessOrder) && copy.flags & !OVERLAP == 0;
     let extent = copy.extent.map(|side| side as u64);
@@ -107,15 +111,15 @@ fn copy_box(target: &Target, copy: &CUDA_MEMCPY3D_BATCH_OP) -> Outcome {
         (one, other) => one.or(other).unwrap_or(1),
     };
     let (to, from) = (
-        corner(&copy.dst, extent, element)?,
-        corner(&copy.src, extent, element)?,
+        operand(&copy.dst, extent, element)?,
+        operand(&copy.src, extent, element)?,
     );
     let extent = Extent {
         width: extent[0].checked_mul(element).ok_or(WRONG)?,
         height: extent[1],
         depth: extent[2],
     };
-    shaped(target, &to, &from, extent, Return::Early)
+    copy_box(target, &to, &from, extent, Return::Early)
 }
 
 fn copy_boxes(
@@ -128,7 +132,7 @@ fn copy_boxes(
     let target = stream_of(stream, count, flags)?;
     // In order, which is one of the orders that a batch allows.
     for (at, copy) in list.get(count as u32)?.iter().enumerate() {
-        copy_box(&target, copy).inspect_err(|_| failed_at(at))?;
+        copy_operation(&target, copy).inspect_err(|_| failed_at(at))?;
     }
     Ok(())
 }
@@ -209,8 +213,9 @@ pub(crate) fn cuMemPrefetchBatchAsync(
     let number = num_prefetch_locs as u32;
     let (locations, indices) = (prefetch_locs.get(number)?, prefetch_loc_idxs.get(number)?);
     let locations = spread(&locations, &indices, count)?;
+    let session = session()?;
     for ((dptr, size), location) in all.into_iter().zip(locations) {
-        cuMemPrefetchAsync_v2(dptr, size, location, 0, stream)?;
+        prefetch(session, dptr, size, location, 0)?;
     }
     Ok(())
 }

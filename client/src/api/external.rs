@@ -4,22 +4,21 @@
 //! Called by the shells of `exports`, and by `api::memory` when something is freed. It works by the functions of
 //! `virtual_memory` and must not ask the server itself.
 
-use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd};
 
 use cuda_abi::CUresult;
 use cuda_abi::types::{
-    CU_MEM_LOCATION_TYPE_DEVICE, CUDA_EXTERNAL_MEMORY_BUFFER_DESC,
-    CUDA_EXTERNAL_MEMORY_HANDLE_DESC, CUdeviceptr, CUexternalMemory, CUmemAccess_flags,
-    CUmemAccessDesc, CUmemAllocationHandleType, CUmemLocation,
+    CUDA_EXTERNAL_MEMORY_BUFFER_DESC, CUDA_EXTERNAL_MEMORY_HANDLE_DESC, CUdeviceptr,
+    CUexternalMemory, CUmemAccess_flags,
 };
 
 use super::Outcome;
 use super::virtual_memory::{
-    cuMemAddressFree, cuMemAddressReserve, cuMemImportFromShareableHandle, cuMemMap, cuMemRelease,
-    cuMemSetAccess, cuMemUnmap,
+    free_addresses, import, map, release, reserve_addresses, set_access, unmap,
 };
+use crate::context::current;
 use crate::memory::external::{Buffer, Imported};
-use crate::pointers::{In, List, Out};
+use crate::pointers::{In, Out};
 use crate::session::{Session, session};
 
 /// CUexternalMemoryHandleType: an opaque descriptor; what Windows and NVIDIA's own interfaces have.
@@ -46,12 +45,9 @@ pub(crate) fn cuImportExternalMemory(
     if number < 0 || described.size == 0 || described.flags & !DEDICATED != 0 {
         return Err(WRONG);
     }
-    let mut physical = 0;
-    // SAFETY: the pointer is to a local.
-    let place = unsafe { Out::new(&raw mut physical) };
-    let posix = CUmemAllocationHandleType::POSIX_FILE_DESCRIPTOR;
-    let os_handle = std::ptr::without_provenance_mut::<()>(number as usize).into();
-    let imported = cuMemImportFromShareableHandle(place, os_handle, posix);
+    current()?;
+    // SAFETY: the program promises an open descriptor; one that is not open fails to be read.
+    let imported = import(session, unsafe { BorrowedFd::borrow_raw(number) });
     if imported == Err(WRONG) {
         crate::log::log!(
             "cuImportExternalMemory: descriptor {number} is not of memory of cuMemCreate; memory of \
@@ -59,7 +55,7 @@ pub(crate) fn cuImportExternalMemory(
         );
         return Err(CUresult::ERROR_NOT_SUPPORTED);
     }
-    imported?;
+    let physical = imported?;
     // SAFETY: the program gives the descriptor away with a call that succeeds.
     drop(unsafe { OwnedFd::from_raw_fd(number) });
     let bytes = described.size;
@@ -83,27 +79,17 @@ pub(crate) fn cuExternalMemoryGetMappedBuffer(
         return Err(WRONG);
     }
     let bytes = physical.bytes as usize;
-    let mut base = 0;
-    // SAFETY: the pointer is to a local.
-    cuMemAddressReserve(unsafe { Out::new(&raw mut base) }, bytes, 0, 0, 0)?;
-    let access = CUmemAccessDesc {
-        location: CUmemLocation {
-            r#type: CU_MEM_LOCATION_TYPE_DEVICE,
-            id: physical.device,
-        },
-        flags: CUmemAccess_flags::READWRITE,
-    };
-    let mapped = cuMemMap(base, bytes, 0, imported.physical, 0).and_then(|()| {
-        // SAFETY: one description, of a local.
-        let list = unsafe { List::new(&raw const access, 1) };
-        let reached = cuMemSetAccess(base, bytes, list, 1);
+    let base = reserve_addresses(session, physical.bytes, 0)?;
+    let access = [(physical.device, CUmemAccess_flags::READWRITE.0)];
+    let mapped = map(session, base, bytes, 0, imported.physical).and_then(|()| {
+        let reached = set_access(session, &(base..base + physical.bytes), &access);
         if reached.is_err() {
-            let _ = cuMemUnmap(base, bytes);
+            let _ = unmap(session, base, bytes);
         }
         reached
     });
     if mapped.is_err() {
-        let _ = cuMemAddressFree(base, bytes);
+        let _ = free_addresses(session, base, bytes);
         return mapped;
     }
     let address = base + wanted.offset;
@@ -112,15 +98,16 @@ pub(crate) fn cuExternalMemoryGetMappedBuffer(
 }
 
 pub(crate) fn cuDestroyExternalMemory(ext_mem: CUexternalMemory) -> Outcome {
-    let imported = session()?.externals.remove(ext_mem.bits()).ok_or(WRONG)?;
+    let session = session()?;
+    let imported = session.externals.remove(ext_mem.bits()).ok_or(WRONG)?;
     // What is mapped of it stays.
-    cuMemRelease(imported.physical)
+    release(session, imported.physical)
 }
 
 /// Frees what [`cuExternalMemoryGetMappedBuffer`] gave; `None` if the address is none of those.
 pub(super) fn free(session: &Session, address: u64) -> Option<Outcome> {
     let Buffer { base, bytes } = session.externals.unmap(address)?;
     // As cuMemFree does, this waits for what may use it; an error of that is told elsewhere.
-    let _ = super::cuCtxSynchronize();
-    Some(cuMemUnmap(base, bytes).and_then(|()| cuMemAddressFree(base, bytes)))
+    let _ = current().and_then(|current| current.drain());
+    Some(unmap(session, base, bytes).and_then(|()| free_addresses(session, base, bytes)))
 }

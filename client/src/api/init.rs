@@ -1,21 +1,17 @@
-//! Initialisation, version, errors, entry points.
+//! Initialisation, version, errors.
 //!
-//! Owns the texts of errors, and which function an entry point's name gives. Called by the shells of `exports`,
-//! also before there is a session. Must not know how the daemon is found: `session::attach` does.
+//! Owns the texts of errors. Called by the shells of `exports`, also before there is a session. Must not know how the daemon is found: `session::attach` does.
 
 use std::collections::HashMap;
-use std::ffi::{CString, c_char, c_void};
+use std::ffi::{CString, c_char};
 use std::sync::LazyLock;
 
 use cuda_abi::CUresult;
 use cuda_abi::errors::RESULTS;
-use cuda_abi::proc_address::{Answer, DRIVER_VERSION, lookup};
-use cuda_abi::types::{CUdriverProcAddressQueryResult, CUuuid};
+use cuda_abi::proc_address::DRIVER_VERSION;
 
 use super::Outcome;
-use crate::export_tables;
-use crate::exports::address;
-use crate::pointers::{In, Out, Text};
+use crate::pointers::Out;
 use crate::session::attach;
 
 pub(crate) fn cuInit(flags: u32) -> Outcome {
@@ -59,53 +55,4 @@ pub(crate) fn cuGetErrorName(error: CUresult, text: Out<*const c_char>) -> Outco
 
 pub(crate) fn cuGetErrorString(error: CUresult, text: Out<*const c_char>) -> Outcome {
     text_of(error, &text, |(_, text)| text)
-}
-
-pub(crate) fn cuGetProcAddress(
-    symbol: Text,
-    pointer: Out<*mut c_void>,
-    driver_version: i32,
-    flags: u64,
-) -> Outcome {
-    pointer.required()?;
-    match lookup(symbol.get()?, driver_version, flags) {
-        Answer::Found(entry) => pointer.set(address(entry).cast_mut()),
-        Answer::Unknown | Answer::VersionTooLow => Err(CUresult::ERROR_NOT_FOUND),
-        Answer::InvalidFlags | Answer::VersionTooHigh => Err(CUresult::ERROR_INVALID_VALUE),
-    }
-}
-
-pub(crate) fn cuGetProcAddress_v2(
-    symbol: Text,
-    pointer: Out<*mut c_void>,
-    driver_version: i32,
-    flags: u64,
-    symbol_found: Out<CUdriverProcAddressQueryResult>,
-) -> Outcome {
-    pointer.required()?;
-    let (found, status) = match lookup(symbol.get()?, driver_version, flags) {
-        Answer::Found(entry) => (
-            address(entry).cast_mut(),
-            CUdriverProcAddressQueryResult::SUCCESS,
-        ),
-        Answer::Unknown => (
-            std::ptr::null_mut(),
-            CUdriverProcAddressQueryResult::SYMBOL_NOT_FOUND,
-        ),
-        Answer::VersionTooLow => (
-            std::ptr::null_mut(),
-            CUdriverProcAddressQueryResult::VERSION_NOT_SUFFICIENT,
-        ),
-        Answer::InvalidFlags | Answer::VersionTooHigh => return Err(CUresult::ERROR_INVALID_VALUE),
-    };
-    symbol_found.set_if(status);
-    pointer.set(found)
-}
-
-pub(crate) fn cuGetExportTable(table: Out<*const c_void>, id: In<CUuuid>) -> Outcome {
-    table.required()?;
-    let id = id.get()?;
-    let found = export_tables::get(&id.0);
-    table.set(found.unwrap_or_default())?;
-    found.map(drop).ok_or(CUresult::ERROR_INVALID_VALUE)
 }

@@ -100,7 +100,17 @@ pub(crate) fn cuMemPrefetchAsync_v2(
     stream: CUstream,
 ) -> Outcome {
     target(stream)?;
-    let session = session()?;
+    prefetch(session()?, dev_ptr, count, location, flags)
+}
+
+/// Notes where managed memory is wanted: it is in one place, so that nothing moves.
+pub(super) fn prefetch(
+    session: &Session,
+    dev_ptr: CUdeviceptr,
+    count: usize,
+    location: CUmemLocation,
+    flags: u32,
+) -> Outcome {
     managed(session, dev_ptr, count)?;
     device_of(session, location)?;
     if flags != 0 {

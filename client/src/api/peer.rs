@@ -11,8 +11,10 @@ use cuda_abi::types::{
 use protocol::operations::{CONTEXT_SLOTS, PeerAccess};
 
 use super::Outcome;
-use super::copy::{cuMemcpy3D_v2, cuMemcpy3DAsync_v2, cuMemcpyAsync, cuMemcpyDtoDAsync_v2};
+use super::copy::{between_any, device_to_device};
+use super::copy_box::copy_3d;
 use crate::context::{Current, current, current_as_it_is};
+use crate::memory::copy::Return;
 use crate::pointers::{In, List, Out};
 use crate::session::connection::Device;
 use crate::session::{Session, session};
@@ -162,7 +164,13 @@ pub(crate) fn cuMemcpyPeer(
     let contexts = contexts(dst_context, src_context)?;
     drain(contexts)?;
     let target = target(CUstream::NULL)?;
-    cuMemcpyDtoDAsync_v2(dst_device, src_device, byte_count, CUstream::NULL)?;
+    device_to_device(
+        dst_device,
+        src_device,
+        byte_count,
+        CUstream::NULL,
+        Return::Early,
+    )?;
     // And before all later work of both, whose streams know nothing of this one.
     target.wait(target.stream.posted())
 }
@@ -176,7 +184,7 @@ pub(crate) fn cuMemcpyPeerAsync(
     stream: CUstream,
 ) -> Outcome {
     contexts(dst_context, src_context)?;
-    cuMemcpyDtoDAsync_v2(dst_device, src_device, byte_count, stream)
+    device_to_device(dst_device, src_device, byte_count, stream, Return::Early)
 }
 
 /// The same box without the contexts, which addresses make superfluous.
@@ -214,14 +222,14 @@ pub(crate) fn cuMemcpy3DPeer(copy: In<CUDA_MEMCPY3D_PEER>) -> Outcome {
     let copy = copy.get()?;
     drain(contexts(copy.dstContext, copy.srcContext)?)?;
     let target = target(CUstream::NULL)?;
-    cuMemcpy3D_v2(In::of(&plain(&copy)))?;
+    copy_3d(&target, &plain(&copy), Return::WhenDone)?;
     target.wait(target.stream.posted())
 }
 
 pub(crate) fn cuMemcpy3DPeerAsync(copy: In<CUDA_MEMCPY3D_PEER>, stream: CUstream) -> Outcome {
     let copy = copy.get()?;
     contexts(copy.dstContext, copy.srcContext)?;
-    cuMemcpy3DAsync_v2(In::of(&plain(&copy)), stream)
+    copy_3d(&target(stream)?, &plain(&copy), Return::Early)
 }
 
 /// Checks the attributes of a batch: each holds from its index on, the first from 0.
@@ -302,7 +310,7 @@ fn batch(
     // In order, which is one of the orders that a batch allows; sources are read during the call
     // where they are the program's own memory, as each order allows too.
     for (at, ((dst, src), size)) in dsts.into_iter().zip(srcs).zip(sizes).enumerate() {
-        cuMemcpyAsync(dst, src, size, stream).inspect_err(|_| failed_at(at))?;
+        between_any(dst, src, size, stream, Return::Early).inspect_err(|_| failed_at(at))?;
     }
     Ok(())
 }

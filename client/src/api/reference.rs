@@ -4,25 +4,27 @@
 //! work, then writes the object that stands for the new settings. One that no object can be made of is
 //! refused and changes nothing.
 //!
-//! Called by the shells of `exports`, and by `api::module` when a module goes. Must not know how texels are read.
+//! What references are set to is answered by `reference_query`. Called by the shells of `exports`, and by `api::module` when a module goes. Must not know how texels are read.
 
 use std::sync::{MutexGuard, PoisonError};
 
 use cuda_abi::CUresult;
 use cuda_abi::types::{
     CUDA_ARRAY_DESCRIPTOR, CUDA_ARRAY_DESCRIPTOR_v1, CUaddress_mode, CUarray, CUarray_format,
-    CUdeviceptr, CUdeviceptr_v1, CUfilter_mode, CUfunction, CUmipmappedArray, CUmodule, CUsurfref,
-    CUtexref,
+    CUdeviceptr, CUdeviceptr_v1, CUfilter_mode, CUfunction, CUmipmappedArray, CUmodule, CUstream,
+    CUsurfref, CUtexref,
 };
 use protocol::arrays::{LINEAR_ALIGNMENT, element_bytes};
 use protocol::textures::{Resource, SURFACE_REFERENCE, Spec, TEXTURE_REFERENCE};
 
-use super::{Outcome, cuMemcpyHtoD_v2, narrow_address};
+use super::Outcome;
+use super::copy::host_to_device;
 use crate::code::texture_references::{ModuleVariable, References, Settings};
 use crate::context::{Current, current, home};
 use crate::handle::HandleKind;
 use crate::log::log;
 use crate::memory::array::Texture;
+use crate::memory::copy::Return;
 use crate::pointers::{Bytes, In, Out, Text};
 use crate::session::{Session, session};
 
@@ -36,7 +38,7 @@ const FLAGS: u32 = 0x73;
 /// CU_PARAM_TR_DEFAULT.
 const DEFAULT_UNIT: i32 = -1;
 
-const TEXTURE: HandleKind = HandleKind::TextureReference;
+pub(super) const TEXTURE: HandleKind = HandleKind::TextureReference;
 const SURFACE: HandleKind = HandleKind::SurfaceReference;
 
 fn references(session: &Session) -> MutexGuard<'_, References> {
@@ -45,7 +47,7 @@ fn references(session: &Session) -> MutexGuard<'_, References> {
 }
 
 /// A reference's settings.
-fn settings(handle: u64, kind: HandleKind) -> Result<Settings, CUresult> {
+pub(super) fn settings(handle: u64, kind: HandleKind) -> Result<Settings, CUresult> {
     let session = session()?;
     Ok(references(session)
         .get(&session.code.modules, handle, kind)?
@@ -120,7 +122,13 @@ fn write(place: ModuleVariable, object: u64) -> Outcome {
     let bytes = object.to_le_bytes();
     // SAFETY: the bytes outlive the copy, which is done when it returns.
     let source = unsafe { Bytes::new(bytes.as_ptr().cast()) };
-    cuMemcpyHtoD_v2(place.variable, source, bytes.len())
+    host_to_device(
+        place.variable,
+        source,
+        bytes.len(),
+        CUstream::NULL,
+        Return::WhenDone,
+    )
 }
 
 /// Finds a reference of a module.
@@ -430,105 +438,4 @@ pub(crate) fn cuTexRefSetFlags(tex_ref: CUtexref, flags: u32) -> Outcome {
         settings.sampler.flags = flags;
         Ok(())
     })
-}
-
-pub(crate) fn cuTexRefGetAddress(dptr: Out<CUdeviceptr_v1>, tex_ref: CUtexref) -> Outcome {
-    dptr.required()?;
-    dptr.set(narrow_address(address(tex_ref)?)?)
-}
-
-pub(crate) fn cuTexRefGetAddress_v2(dptr: Out<CUdeviceptr>, tex_ref: CUtexref) -> Outcome {
-    dptr.required()?;
-    dptr.set(address(tex_ref)?)
-}
-
-fn address(tex_ref: CUtexref) -> Result<u64, CUresult> {
-    match settings(tex_ref.bits(), TEXTURE)?.bound {
-        Some(Resource::Linear { address, .. } | Resource::Pitched { address, .. }) => Ok(address),
-        _ => Err(CUresult::ERROR_INVALID_VALUE),
-    }
-}
-
-pub(crate) fn cuTexRefGetArray(array: Out<CUarray>, tex_ref: CUtexref) -> Outcome {
-    array.required()?;
-    match settings(tex_ref.bits(), TEXTURE)?.bound {
-        Some(Resource::Array(handle)) => array.set(CUarray::from_bits(handle)),
-        _ => Err(CUresult::ERROR_INVALID_VALUE),
-    }
-}
-
-pub(crate) fn cuTexRefGetMipmappedArray(
-    mipmapped_array: Out<CUmipmappedArray>,
-    tex_ref: CUtexref,
-) -> Outcome {
-    mipmapped_array.required()?;
-    match settings(tex_ref.bits(), TEXTURE)?.bound {
-        Some(Resource::Mipmapped(handle)) => {
-            mipmapped_array.set(CUmipmappedArray::from_bits(handle))
-        }
-        _ => Err(CUresult::ERROR_INVALID_VALUE),
-    }
-}
-
-pub(crate) fn cuTexRefGetFormat(
-    format: Out<CUarray_format>,
-    num_channels: Out<i32>,
-    tex_ref: CUtexref,
-) -> Outcome {
-    let settings = settings(tex_ref.bits(), TEXTURE)?;
-    format.set_if(settings.format);
-    num_channels.set_if(settings.channels as i32);
-    Ok(())
-}
-
-pub(crate) fn cuTexRefGetAddressMode(
-    mode: Out<CUaddress_mode>,
-    tex_ref: CUtexref,
-    dim: i32,
-) -> Outcome {
-    mode.required()?;
-    let modes = settings(tex_ref.bits(), TEXTURE)?.sampler.addressMode;
-    let of_dimension = usize::try_from(dim).ok().and_then(|dim| modes.get(dim));
-    mode.set(*of_dimension.ok_or(CUresult::ERROR_INVALID_VALUE)?)
-}
-
-pub(crate) fn cuTexRefGetFilterMode(mode: Out<CUfilter_mode>, tex_ref: CUtexref) -> Outcome {
-    mode.required()?;
-    mode.set(settings(tex_ref.bits(), TEXTURE)?.sampler.filterMode)
-}
-
-pub(crate) fn cuTexRefGetMipmapFilterMode(mode: Out<CUfilter_mode>, tex_ref: CUtexref) -> Outcome {
-    mode.required()?;
-    mode.set(settings(tex_ref.bits(), TEXTURE)?.sampler.mipmapFilterMode)
-}
-
-pub(crate) fn cuTexRefGetMipmapLevelBias(bias: Out<f32>, tex_ref: CUtexref) -> Outcome {
-    bias.required()?;
-    bias.set(settings(tex_ref.bits(), TEXTURE)?.sampler.mipmapLevelBias)
-}
-
-pub(crate) fn cuTexRefGetMipmapLevelClamp(
-    least: Out<f32>,
-    most: Out<f32>,
-    tex_ref: CUtexref,
-) -> Outcome {
-    let sampler = settings(tex_ref.bits(), TEXTURE)?.sampler;
-    least.set_if(sampler.minMipmapLevelClamp);
-    most.set_if(sampler.maxMipmapLevelClamp);
-    Ok(())
-}
-
-pub(crate) fn cuTexRefGetMaxAnisotropy(max_anisotropy: Out<i32>, tex_ref: CUtexref) -> Outcome {
-    max_anisotropy.required()?;
-    max_anisotropy.set(settings(tex_ref.bits(), TEXTURE)?.sampler.maxAnisotropy as i32)
-}
-
-pub(crate) fn cuTexRefGetBorderColor(border_color: Out<[f32; 4]>, tex_ref: CUtexref) -> Outcome {
-    border_color.required()?;
-    border_color.set(settings(tex_ref.bits(), TEXTURE)?.sampler.borderColor)
-}
-
-pub(crate) fn cuTexRefGetFlags(flags: Out<u32>, tex_ref: CUtexref) -> Outcome {
-    flags.required()?;
-    flags.set(settings(tex_ref.bits(), TEXTURE)?.sampler.flags)
 }

@@ -106,24 +106,37 @@ pub(crate) fn cuMemAddressReserve(
     // Addresses are of a device's window, the current one's if there is one. The wished address is
     // not to be had there.
     let _ = addr;
+    ptr.set(reserve_addresses(session, size as u64, alignment as u64)?)
+}
+
+/// Reserves whole granules of addresses of the current context's device.
+pub(super) fn reserve_addresses(
+    session: &Session,
+    bytes: u64,
+    alignment: u64,
+) -> Result<CUdeviceptr, CUresult> {
     let ordinal = current_as_it_is().map_or(0, |current| current.context.device());
     let mut state = session.virtual_memory.lock();
     let reply = session.call(&AddressReserve {
         device: session.device(ordinal)?.number,
-        bytes: size as u64,
-        align: (alignment as u64).max(GRANULARITY),
+        bytes,
+        align: alignment.max(GRANULARITY),
     })?;
     let address = reply.fields.address;
     if let Err(code) = session.reserve_around(address) {
         session.post(&AddressFree { address })?;
         return Err(code);
     }
-    state.reserve(address, size as u64);
-    ptr.set(address)
+    state.reserve(address, bytes);
+    Ok(address)
 }
 
 pub(crate) fn cuMemAddressFree(ptr: CUdeviceptr, size: usize) -> Outcome {
-    let session = session()?;
+    free_addresses(session()?, ptr, size)
+}
+
+/// Ends a reservation.
+pub(super) fn free_addresses(session: &Session, ptr: CUdeviceptr, size: usize) -> Outcome {
     let range = range(ptr, size)?;
     session
         .virtual_memory
@@ -161,7 +174,11 @@ pub(crate) fn cuMemCreate(
 }
 
 pub(crate) fn cuMemRelease(handle: CUmemGenericAllocationHandle) -> Outcome {
-    let session = session()?;
+    release(session()?, handle)
+}
+
+/// Releases physical memory, which goes when nothing of it is mapped any more.
+pub(super) fn release(session: &Session, handle: CUmemGenericAllocationHandle) -> Outcome {
     match session.virtual_memory.lock().release(handle)? {
         true => session.post(&PhysicalRelease { handle }),
         false => Ok(()),
@@ -206,6 +223,20 @@ pub(crate) fn cuMemMap(
     flags: u64,
 ) -> Outcome {
     let session = session()?;
+    match flags {
+        0 => map(session, ptr, size, offset, handle),
+        _ => Err(WRONG),
+    }
+}
+
+/// Maps a part of physical memory at reserved addresses.
+pub(super) fn map(
+    session: &'static Session,
+    ptr: CUdeviceptr,
+    size: usize,
+    offset: usize,
+    handle: CUmemGenericAllocationHandle,
+) -> Outcome {
     let range = range(ptr, size)?;
     let mut state = session.virtual_memory.lock();
     let physical = state.get(handle)?;
@@ -213,7 +244,7 @@ pub(crate) fn cuMemMap(
         && (offset as u64)
             .checked_add(size as u64)
             .is_some_and(|end| end <= physical.bytes);
-    if !fits || flags != 0 {
+    if !fits {
         return Err(WRONG);
     }
     state.may_map(&range)?;
@@ -236,7 +267,11 @@ pub(crate) fn cuMemMap(
 }
 
 pub(crate) fn cuMemUnmap(ptr: CUdeviceptr, size: usize) -> Outcome {
-    let session = session()?;
+    unmap(session()?, ptr, size)
+}
+
+/// Unmaps whole mappings.
+pub(super) fn unmap(session: &Session, ptr: CUdeviceptr, size: usize) -> Outcome {
     let range = range(ptr, size)?;
     let mut state = session.virtual_memory.lock();
     for mapping in state.whole(&range)? {
@@ -274,10 +309,19 @@ pub(crate) fn cuMemSetAccess(
         }
         wanted.push((device_at(session, place.location)?, place.flags.0));
     }
+    set_access(session, &range, &wanted)
+}
+
+/// Says which devices, by ordinal, may do what with what is mapped in a range.
+pub(super) fn set_access(
+    session: &Session,
+    range: &std::ops::Range<u64>,
+    wanted: &[(i32, u32)],
+) -> Outcome {
     let mut state = session.virtual_memory.lock();
-    for mapping in state.whole(&range)? {
+    for mapping in state.whole(range)? {
         let base = mapping.addresses.start;
-        for &(device, flags) in &wanted {
+        for &(device, flags) in wanted {
             session.call(&PhysicalAccess {
                 address: base,
                 device: session.device(device)?.number,
@@ -391,8 +435,16 @@ pub(crate) fn cuMemImportFromShareableHandle(
     // The descriptor itself travels in the pointer.
     let number = i32::try_from(os_handle.bits()).map_err(|_| WRONG)?;
     // SAFETY: the program promises an open descriptor; one that is not open fails to be read.
-    let token =
-        token_descriptor::token_in(unsafe { BorrowedFd::borrow_raw(number) }).ok_or(WRONG)?;
+    let descriptor = unsafe { BorrowedFd::borrow_raw(number) };
+    handle.set(import(session, descriptor)?)
+}
+
+/// Takes a share in the physical memory that a descriptor stands for.
+pub(super) fn import(
+    session: &Session,
+    descriptor: BorrowedFd<'_>,
+) -> Result<CUmemGenericAllocationHandle, CUresult> {
+    let token = token_descriptor::read_token(descriptor).ok_or(WRONG)?;
     let new = session.virtual_memory.lock().new_handle();
     let reply = session.call(&PhysicalImport { handle: new, token })?;
     let fields = reply.fields;
@@ -406,7 +458,7 @@ pub(crate) fn cuMemImportFromShareableHandle(
         .virtual_memory
         .lock()
         .add(new, ordinal, fields.bytes, posix);
-    handle.set(new)
+    Ok(new)
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@
 //! need of the rest of the client is in [`client_access`], and nothing else of the client is known here.
 //! Names of tables are ZLUDA's, or ours (T_…, ERROR_LOG, COMPILE_CACHE).
 //!
-//! Called by `api::init` for cuGetExportTable, and by `session::context_lifecycle` when a context ends.
+//! Called by `exports::entry_points` for cuGetExportTable.
 
 mod client_access;
 mod compile_cache;
@@ -24,8 +24,6 @@ use std::ffi::c_void;
 use crate::log::log;
 use name::Name;
 use table::{Table, unserved_slots};
-
-pub(crate) use storage::context_destroyed;
 
 /// A UUID in memory order, as it is written.
 type Uuid = u128;

@@ -10,6 +10,7 @@ use cuda_abi::types::*;
 use super::integrity::{Device, Question, answer};
 use super::*;
 use crate::api::*;
+use crate::exports::entry_points::cuGetExportTable;
 use crate::pointers::In;
 use crate::testing::{context, load, out, start};
 

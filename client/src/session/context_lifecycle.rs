@@ -7,7 +7,7 @@ use cuda_abi::CUresult;
 use cuda_abi::types::{CUcontext, CUdevice};
 
 use super::Session;
-use crate::context::{Current, Lifecycle};
+use crate::context::{Current, Lifecycle, local_storage};
 
 impl Lifecycle for Session {
     fn begins(&self, current: &Current) {
@@ -39,6 +39,6 @@ impl Lifecycle for Session {
     }
 
     fn ended(&self, current: &Current) {
-        crate::export_tables::context_destroyed(CUcontext::from_bits(current.handle()));
+        local_storage::context_destroyed(CUcontext::from_bits(current.handle()));
     }
 }

@@ -141,7 +141,7 @@ pub fn random_token() -> Result<String> {
 }
 
 /// The token in a file: its first line, which nobody else may read.
-pub fn token_in(path: &Path) -> Result<String> {
+pub fn read_token_file(path: &Path) -> Result<String> {
     let cannot = || format!("cannot read the token in {}", path.display());
     let mut file = std::fs::File::open(path).with_context(cannot)?;
     let facts = file.metadata().with_context(cannot)?;
@@ -267,7 +267,7 @@ mod tests {
         let with = |text: &str, mode| {
             std::fs::write(&path, text).unwrap();
             std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
-            token_in(&path).map_err(|error| format!("{error:#}"))
+            read_token_file(&path).map_err(|error| format!("{error:#}"))
         };
         assert_eq!(with("0123456789abcdef\nmore\n", 0o600), Ok(TOKEN.into()));
         assert!(with(TOKEN, 0o644).unwrap_err().contains("chmod 600"));
@@ -282,6 +282,6 @@ mod tests {
                 "{wrong}"
             );
         }
-        assert!(token_in(folder.path()).is_err());
+        assert!(read_token_file(folder.path()).is_err());
     }
 }

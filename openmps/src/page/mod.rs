@@ -58,7 +58,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         signal_hook::consts::SIGINT,
     ])?;
     let token = match &arguments.token_file {
-        Some(path) => guard::token_in(path)?,
+        Some(path) => guard::read_token_file(path)?,
         None => guard::random_token()?,
     };
     let listening = Listening::at(&arguments.listen)?;

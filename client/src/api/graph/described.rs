@@ -11,7 +11,7 @@ use cuda_abi::types::{
 };
 
 use super::super::Outcome;
-use super::super::copy::described;
+use super::super::copy_box::sides_of_node;
 use super::graphs;
 use crate::code::launch::recorded::RecordedLaunch;
 use crate::code::launch::{self, LaunchShape, Params};
@@ -92,7 +92,7 @@ pub(super) fn kernel(
 /// A copy as the program describes it, checked.
 pub(super) fn copy(params: &CUDA_MEMCPY3D, ctx: CUcontext) -> Result<RecordedCopy, CUresult> {
     let current = in_context(ctx)?;
-    let (to, from, extent) = described(session()?, params)?;
+    let (to, from, extent) = sides_of_node(session()?, params)?;
     session()?.addresses.check_side(&to, &extent)?;
     session()?.addresses.check_side(&from, &extent)?;
     Ok(RecordedCopy {
