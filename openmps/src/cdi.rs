@@ -12,11 +12,8 @@ use serde::Deserialize;
 
 use platform::gpus::Gpu;
 
-use crate::embedded;
+use crate::embedded::{self, CONTAINER_LIBRARY_FOLDER};
 use crate::machine;
-
-/// Where the client library is put for containers.
-pub const LIBRARY: &str = "/var/lib/openmps/lib";
 
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
@@ -39,7 +36,7 @@ struct Generate {
     #[arg(long, value_name = "N", default_value_t = 0)]
     replicas: u32,
     /// The folder on the host in which containers find the client library; it is put there
-    #[arg(long, value_name = "DIR", default_value = LIBRARY)]
+    #[arg(long, value_name = "DIR", default_value = CONTAINER_LIBRARY_FOLDER)]
     library_directory: PathBuf,
 }
 

@@ -10,7 +10,7 @@ use platform::cloudpods::{
     HOST_CONF, HostConf, Plan, Shape, VirtualDevice, container, table, virtual_devices,
 };
 
-use crate::{cdi, embedded, engines, machine};
+use crate::{embedded, engines, machine};
 
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
@@ -47,7 +47,7 @@ enum Command {
         #[arg(required = true)]
         address: Vec<String>,
         /// The folder on the host with the client library; it is put there
-        #[arg(long, value_name = "DIR", default_value = cdi::LIBRARY)]
+        #[arg(long, value_name = "DIR", default_value = embedded::CONTAINER_LIBRARY_FOLDER)]
         library_directory: PathBuf,
     },
 }

@@ -6,6 +6,7 @@
 mod checks;
 mod confinement;
 mod finding;
+mod machine;
 mod underlay;
 
 use std::process::ExitCode;

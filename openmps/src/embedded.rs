@@ -12,6 +12,9 @@ use crate::private_daemon::own_program;
 /// The client library, `libcuda.so.1`.
 const CLIENT: &[u8] = include_bytes!(env!("OPENMPS_CLIENT"));
 
+/// Where the client library is put for containers, unless another folder is named.
+pub const CONTAINER_LIBRARY_FOLDER: &str = "/var/lib/openmps/lib";
+
 /// The management library, `libnvidia-ml.so.1`.
 const NVML: &[u8] = include_bytes!(env!("OPENMPS_NVML_LIBRARY"));
 

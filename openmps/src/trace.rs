@@ -1,8 +1,10 @@
 //! `openmps trace`: time lines: of a program that it runs, of clients that run anyway, tables of them, and several as one.
 
+mod client_files;
 mod clients;
 mod files;
 mod merge;
+mod progress;
 mod record;
 mod tables;
 

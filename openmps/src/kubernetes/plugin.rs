@@ -15,8 +15,8 @@ use platform::kubernetes::resources::{MemoryUnit, Mode, Placement};
 use platform::kubernetes::sharing::Sharing;
 use serde::Deserialize;
 
-use crate::cdi::LIBRARY;
-use crate::{embedded, machine};
+use crate::embedded::{self, CONTAINER_LIBRARY_FOLDER};
+use crate::machine;
 
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
@@ -58,7 +58,7 @@ pub struct Arguments {
     )]
     state: PathBuf,
     /// The folder on the host in which containers find the client library; it is put there
-    #[arg(long, value_name = "DIR", default_value = LIBRARY)]
+    #[arg(long, value_name = "DIR", default_value = CONTAINER_LIBRARY_FOLDER)]
     library_directory: PathBuf,
     /// With --mode=aliyun and gpushare's scheduler extender: the socket of a `kubectl proxy` that may read
     /// and patch pods and this node's status

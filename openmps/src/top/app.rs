@@ -5,89 +5,13 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use ratatui::crossterm::event::KeyCode;
-
+use super::order::{Grouping, Sort};
 use crate::usage::{ClientUsage, DeviceUsage, Usage};
+
+mod keys;
 
 /// Looks that the small curves remember.
 pub const REMEMBERED: usize = 60;
-
-/// What clients are sorted by.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum Sort {
-    /// The part of the time in which their kernels ran
-    Kernels,
-    /// The part of the multiprocessors' time
-    Multiprocessors,
-    /// Memory
-    Memory,
-    /// The part of the time in which they waited
-    Waited,
-    /// Launches a second
-    Launches,
-    /// Bytes copied a second
-    Copies,
-    /// Process id
-    Pid,
-    /// Program
-    Program,
-}
-
-impl Sort {
-    const ALL: [Self; 8] = [
-        Self::Kernels,
-        Self::Multiprocessors,
-        Self::Memory,
-        Self::Waited,
-        Self::Launches,
-        Self::Copies,
-        Self::Pid,
-        Self::Program,
-    ];
-
-    fn next(self) -> Self {
-        let at = Self::ALL.iter().position(|&sort| sort == self).unwrap_or(0);
-        Self::ALL[(at + 1) % Self::ALL.len()]
-    }
-
-    /// Sorts what is greater before what is less, but names and numbers upwards.
-    fn order(self, one: &ClientUsage, other: &ClientUsage) -> std::cmp::Ordering {
-        let (a, b) = (&one.rates, &other.rates);
-        let of_rates = |value: fn(&crate::usage::Rates) -> f64| value(b).total_cmp(&value(a));
-        let order = match self {
-            Self::Kernels => of_rates(|rates| rates.kernels),
-            Self::Multiprocessors => of_rates(|rates| rates.multiprocessors),
-            Self::Memory => other.memory.cmp(&one.memory),
-            Self::Waited => of_rates(|rates| rates.waited),
-            Self::Launches => of_rates(|rates| rates.launches),
-            Self::Copies => of_rates(|rates| rates.to_device + rates.from_device),
-            Self::Pid => one.pid.cmp(&other.pid),
-            Self::Program => one.title().cmp(&other.title()),
-        };
-        order.then(one.session.cmp(&other.session))
-    }
-}
-
-/// Which clients stand together, below their sum.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Together {
-    /// None.
-    No,
-    /// Those of a group.
-    Groups,
-    /// Those of a pod, or of a container that is in none.
-    Pods,
-}
-
-impl Together {
-    const fn next(self) -> Self {
-        match self {
-            Self::No => Self::Groups,
-            Self::Groups => Self::Pods,
-            Self::Pods => Self::No,
-        }
-    }
-}
 
 /// A client on a device: the device's ordinal, and its session.
 pub type ClientKey = (u32, u64);
@@ -155,7 +79,7 @@ pub struct App {
     device_history: BTreeMap<u32, VecDeque<f64>>,
     sort: Sort,
     filter: String,
-    together: Together,
+    together: Grouping,
     selected: Option<ClientKey>,
     mode: Mode,
     message: Option<String>,
@@ -163,7 +87,7 @@ pub struct App {
 }
 
 impl App {
-    pub fn new(sort: Sort, filter: String, together: Together) -> Self {
+    pub fn new(sort: Sort, filter: String, together: Grouping) -> Self {
         Self {
             usage: Usage::default(),
             history: BTreeMap::new(),
@@ -179,7 +103,7 @@ impl App {
     }
 
     /// Takes what the latest look has shown.
-    pub fn look(&mut self, usage: Usage) {
+    pub fn update(&mut self, usage: Usage) {
         let mut history = BTreeMap::new();
         for device in &usage.devices {
             remember(
@@ -206,18 +130,18 @@ impl App {
             // What was asked was about the one who has left.
             if matches!(self.mode, Mode::Ask(..) | Mode::Detail) {
                 self.mode = Mode::List;
-                self.tell("the client has left");
+                self.show_message("the client has left");
             }
         }
     }
 
     /// Shows a line until the next look.
-    pub fn tell(&mut self, text: &str) {
+    pub fn show_message(&mut self, text: &str) {
         self.message = Some(text.to_owned());
     }
 
     /// Of a usage what the filter leaves, sorted.
-    pub fn only(&self, mut usage: Usage) -> Usage {
+    pub fn filtered(&self, mut usage: Usage) -> Usage {
         for device in &mut usage.devices {
             device.clients.retain(|client| self.shows(client));
             device
@@ -304,20 +228,20 @@ impl App {
         }
         clients.sort_by(|one, other| self.sort.order(one.1, other.1));
         let none = match self.together {
-            Together::No => {
+            Grouping::No => {
                 return clients
                     .into_iter()
                     .map(|(device, client)| Row::Client(device, client))
                     .collect();
             }
-            Together::Groups => "(no group)",
-            Together::Pods => "(no pod)",
+            Grouping::Groups => "(no group)",
+            Grouping::Pods => "(no pod)",
         };
         let mut groups: BTreeMap<Option<String>, Vec<_>> = BTreeMap::new();
         for of_it in clients {
             let of_client = match self.together {
-                Together::Pods => of_it.1.place.whole(),
-                Together::Groups | Together::No => of_it.1.group.clone(),
+                Grouping::Pods => of_it.1.place.whole(),
+                Grouping::Groups | Grouping::No => of_it.1.group.clone(),
             };
             groups.entry(of_client).or_default().push(of_it);
         }
@@ -345,100 +269,6 @@ impl App {
         });
         keys.collect()
     }
-
-    /// A key was pressed.
-    pub fn key(&mut self, key: KeyCode) -> Action {
-        match std::mem::replace(&mut self.mode, Mode::List) {
-            Mode::List => return self.key_in_list(key),
-            // Any key goes back.
-            Mode::Detail | Mode::Help => {}
-            Mode::Filter(former) => self.key_in_filter(former, key),
-            Mode::Ask(question, typed) => return self.key_in_question(question, typed, key),
-        }
-        Action::Nothing
-    }
-
-    fn key_in_list(&mut self, key: KeyCode) -> Action {
-        match key {
-            KeyCode::Char('q') | KeyCode::Esc => return Action::Quit,
-            KeyCode::Char('?' | 'h') | KeyCode::F(1) => self.mode = Mode::Help,
-            KeyCode::Char('s') => self.sort = self.sort.next(),
-            KeyCode::Char('g') => self.together = self.together.next(),
-            KeyCode::Char(' ') => self.paused = !self.paused,
-            KeyCode::Char('/') => self.mode = Mode::Filter(self.filter.clone()),
-            KeyCode::Down | KeyCode::Char('j') => self.select(1),
-            KeyCode::Up | KeyCode::Char('k') => self.select(-1),
-            KeyCode::Enter if self.selected().is_some() => self.mode = Mode::Detail,
-            KeyCode::Char('e') => self.ask(Question::End),
-            KeyCode::Char('p') => self.ask(Question::Percentage),
-            KeyCode::Char('m') => self.ask(Question::Memory),
-            _ => {}
-        }
-        Action::Nothing
-    }
-
-    fn select(&mut self, by: isize) {
-        let keys = self.keys();
-        let at = keys.iter().position(|&key| self.is_selected(key));
-        let next = at.map_or(0, |at| at.saturating_add_signed(by));
-        self.selected = keys.get(next.min(keys.len().saturating_sub(1))).copied();
-    }
-
-    fn ask(&mut self, question: Question) {
-        match self.selected() {
-            Some((_, client)) if client.pid != 0 => {
-                self.mode = Mode::Ask(question, String::new());
-            }
-            Some(_) => self.tell("its process id cannot be seen from here: `openmps control ps` says how it is named"),
-            None => {}
-        }
-    }
-
-    fn key_in_filter(&mut self, former: String, key: KeyCode) {
-        match key {
-            KeyCode::Esc => self.filter = former,
-            KeyCode::Enter => {}
-            key => {
-                edit(&mut self.filter, key);
-                self.mode = Mode::Filter(former);
-            }
-        }
-        let keys = self.keys();
-        if !self
-            .selected
-            .is_some_and(|selected| keys.contains(&selected))
-        {
-            self.selected = keys.first().copied();
-        }
-    }
-
-    fn key_in_question(&mut self, question: Question, mut typed: String, key: KeyCode) -> Action {
-        let Some((device, client)) = self.selected() else {
-            self.tell("the client has left");
-            return Action::Nothing;
-        };
-        let (pid, server, device) = (client.pid, client.server, device.device);
-        match (question, key) {
-            (Question::End, KeyCode::Char('y')) => {
-                return Action::Command(format!("terminate_client {server} {pid}"));
-            }
-            (Question::End, _) | (_, KeyCode::Esc) => self.tell("nothing was changed"),
-            (_, KeyCode::Enter) if typed.is_empty() => self.tell("nothing was changed"),
-            (Question::Percentage, KeyCode::Enter) => {
-                return Action::Command(format!("limit set --client {pid} --percentage {typed}"));
-            }
-            (Question::Memory, KeyCode::Enter) => {
-                return Action::Command(format!(
-                    "limit set --client {pid} --memory {device}={typed}"
-                ));
-            }
-            (_, key) => {
-                edit(&mut typed, key);
-                self.mode = Mode::Ask(question, typed);
-            }
-        }
-        Action::Nothing
-    }
 }
 
 fn remember(history: &mut VecDeque<f64>, value: f64) {
@@ -448,19 +278,10 @@ fn remember(history: &mut VecDeque<f64>, value: f64) {
     }
 }
 
-/// Changes a line that is being typed. White space parts the daemon's words, so there is none.
-fn edit(text: &mut String, key: KeyCode) {
-    match key {
-        KeyCode::Backspace => drop(text.pop()),
-        KeyCode::Char(character) if !character.is_whitespace() && !character.is_control() => {
-            text.push(character);
-        }
-        _ => {}
-    }
-}
-
 #[cfg(test)]
 pub mod tests {
+    use ratatui::crossterm::event::KeyCode;
+
     use super::*;
     use crate::place::Place;
     use crate::usage::{Rates, Total, Wait};
@@ -516,8 +337,8 @@ pub mod tests {
     }
 
     fn app() -> App {
-        let mut app = App::new(Sort::Kernels, String::new(), Together::No);
-        app.look(usage());
+        let mut app = App::new(Sort::Kernels, String::new(), Grouping::No);
+        app.update(usage());
         app
     }
 
@@ -583,7 +404,7 @@ pub mod tests {
         press(&mut app, "e");
         let mut usage = usage();
         usage.devices[0].clients.clear();
-        app.look(usage);
+        app.update(usage);
         assert_eq!(press(&mut app, "y"), Action::Nothing);
         assert_eq!(app.message(), Some("the client has left"));
         assert_eq!(press(&mut app, "jk\ne"), Action::Nothing);
@@ -596,7 +417,7 @@ pub mod tests {
         press(&mut app, "e");
         let mut usage = usage();
         usage.devices[0].clients.remove(1);
-        app.look(usage);
+        app.update(usage);
         assert_eq!(press(&mut app, "y"), Action::Nothing);
     }
 }

@@ -6,7 +6,8 @@ use ratatui::style::{Modifier, Style, Stylize as _};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Cell, Clear, Paragraph, Row as TableRow, Table};
 
-use super::app::{App, Mode, Row, Sort};
+use super::app::{App, Mode, Row};
+use super::order::Sort;
 use crate::usage::{ClientUsage, DeviceUsage, Wait};
 
 /// Lines that a device takes.
@@ -383,8 +384,8 @@ mod tests {
     use ratatui::backend::TestBackend;
     use ratatui::crossterm::event::KeyCode;
 
-    use super::super::app::Together;
     use super::super::app::tests::usage;
+    use super::super::order::Grouping;
     use super::*;
 
     fn lines(app: &App) -> Vec<String> {
@@ -406,8 +407,8 @@ mod tests {
 
     #[test]
     fn eighty_columns_show_who_uses_what() {
-        let mut app = App::new(Sort::Kernels, String::new(), Together::No);
-        app.look(usage());
+        let mut app = App::new(Sort::Kernels, String::new(), Grouping::No);
+        app.update(usage());
         let lines = lines(&app);
         assert_eq!(
             lines[..5],
@@ -424,8 +425,8 @@ mod tests {
 
     #[test]
     fn boxes_and_questions_are_shown_over_it() {
-        let mut app = App::new(Sort::Kernels, String::new(), Together::Groups);
-        app.look(usage());
+        let mut app = App::new(Sort::Kernels, String::new(), Grouping::Groups);
+        app.update(usage());
         app.key(KeyCode::Down);
         app.key(KeyCode::Enter);
         let detail = lines(&app).join("\n");
@@ -447,8 +448,8 @@ mod tests {
 
     #[test]
     fn any_size_of_screen_will_do() {
-        let mut app = App::new(Sort::Kernels, String::new(), Together::Groups);
-        app.look(usage());
+        let mut app = App::new(Sort::Kernels, String::new(), Grouping::Groups);
+        app.update(usage());
         for mode in ['?', 'x', 'e', 'n', '/'] {
             app.key(KeyCode::Char(mode));
             for (width, height) in [(1, 1), (3, 2), (20, 4), (80, 1), (300, 100)] {

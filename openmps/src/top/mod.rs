@@ -5,6 +5,7 @@
 
 mod app;
 mod draw;
+mod order;
 
 use std::io::IsTerminal;
 use std::process::ExitCode;
@@ -16,7 +17,8 @@ use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
 
-use self::app::{Action, App, Sort, Together};
+use self::app::{Action, App};
+use self::order::{Grouping, Sort};
 use crate::command;
 use crate::machine;
 use crate::usage::{self, Usage};
@@ -63,9 +65,9 @@ fn interval(text: &str) -> Result<f64> {
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let interval = Duration::from_secs_f64(arguments.interval);
     let together = match (arguments.groups, arguments.pods) {
-        (true, _) => Together::Groups,
-        (_, true) => Together::Pods,
-        _ => Together::No,
+        (true, _) => Grouping::Groups,
+        (_, true) => Grouping::Pods,
+        _ => Grouping::No,
     };
     let mut app = App::new(arguments.sort, arguments.filter.clone(), together);
     if arguments.once || arguments.json {
@@ -73,10 +75,10 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         std::thread::sleep(interval);
         let usage = usage::between(Some(&earlier), &machine::view(machine::PATIENCE)?);
         if arguments.json {
-            println!("{}", serde_json::to_string_pretty(&app.only(usage))?);
+            println!("{}", serde_json::to_string_pretty(&app.filtered(usage))?);
             return Ok(ExitCode::SUCCESS);
         }
-        app.look(usage);
+        app.update(usage);
         print!("{}", as_text(&app)?);
         return Ok(ExitCode::SUCCESS);
     }
@@ -118,7 +120,7 @@ fn keep_up(
     mut earlier: View,
     interval: Duration,
 ) -> Result<()> {
-    app.look(usage::between(None, &earlier));
+    app.update(usage::between(None, &earlier));
     let mut next = Instant::now() + interval;
     loop {
         terminal.draw(|frame| draw::screen(frame, app))?;
@@ -136,7 +138,7 @@ fn keep_up(
                 _ if interrupts => return Ok(()),
                 Action::Quit => return Ok(()),
                 Action::Nothing => {}
-                Action::Command(line) => app.tell(&carry_out(&line)),
+                Action::Command(line) => app.show_message(&carry_out(&line)),
             }
             continue;
         }
@@ -144,14 +146,14 @@ fn keep_up(
         match machine::view(WITHIN) {
             Ok(view) => {
                 if !app.is_paused() {
-                    app.look(usage::between(Some(&earlier), &view));
+                    app.update(usage::between(Some(&earlier), &view));
                     earlier = view;
                 }
             }
             // A daemon may come back.
             Err(error) => {
-                app.look(Usage::default());
-                app.tell(&format!("{error:#}"));
+                app.update(Usage::default());
+                app.show_message(&format!("{error:#}"));
             }
         }
     }

@@ -10,7 +10,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use control::directories::{DEFAULT_PIPE_DIRECTORY, named_pipe_directory};
 use trace::name_pattern::{self, Facts};
 
-use super::clients::{self, Wanted};
+use super::clients::{self, RecordingRequest};
 use crate::run;
 
 // By default a group is called as its type, and so is that of what `openmps run` takes.
@@ -112,7 +112,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         let named = arguments.pipe_directory.clone();
         let named = named.or_else(named_pipe_directory);
         let directory = named.unwrap_or_else(|| DEFAULT_PIPE_DIRECTORY.into());
-        return clients::record(&Wanted {
+        return clients::record(&RecordingRequest {
             socket: &directory.join("control"),
             pid: arguments.pid,
             time: arguments.seconds,
