@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command as Process, ExitCode};
 
 use anyhow::{Context, Result, bail};
-use platform::kubernetes::resources::MemoryUnit;
+use platform::kubernetes::memory_unit::MemoryUnit;
 use platform::kubernetes::{inspect, pods};
 
 #[derive(Debug, clap::Args)]

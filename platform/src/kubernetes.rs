@@ -13,10 +13,12 @@
 
 pub mod allocations;
 pub mod authority;
+pub mod container_settings;
 pub mod extender;
 pub mod inspect;
 #[cfg(feature = "kubernetes")]
 mod kubelet;
+pub mod memory_unit;
 #[cfg(feature = "kubernetes")]
 pub mod plugin;
 pub mod pods;

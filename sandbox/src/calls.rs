@@ -2,7 +2,7 @@
 //! nobody here is to make. Filters and docs/system-calls.md both come from it.
 //!
 //! A new system call in the daemon, in a server or in a crate of theirs gets a row here. Must not know how the kernel
-//! is told.
+//! is told. Longer than other files, since most of it is tables.
 
 use libc::c_long;
 

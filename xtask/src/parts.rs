@@ -21,6 +21,9 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use crate::process_tree::{self, Process};
 use crate::shell::root;
 use crate::skipped;
+use outcome::{Ending, Outcome, minutes, table};
+
+mod outcome;
 
 /// The variable that tells a process which part of the run it is.
 const VARIABLE: &str = "OPENMPS_XTASK_PART";
@@ -89,23 +92,6 @@ impl Part {
         self.plan.variables.push((variable, value.into()));
         self
     }
-}
-
-/// What a part came to.
-#[derive(Debug)]
-struct Outcome {
-    name: &'static str,
-    took: Duration,
-    /// What it had of the processors, where the kernel tells.
-    processors: Option<Duration>,
-    result: Ending,
-}
-
-#[derive(Debug, PartialEq, Eq)]
-enum Ending {
-    Passed,
-    Failed(String),
-    NotRun(String),
 }
 
 /// Runs parts, so many at once, and prints the table. In the process of a part it runs that, and does not return.
@@ -417,54 +403,6 @@ impl UnderWay<'_> {
             result,
         }
     }
-}
-
-impl Outcome {
-    fn not_run(name: &'static str, why: &str) -> Self {
-        Self {
-            name,
-            took: Duration::ZERO,
-            processors: None,
-            result: Ending::NotRun(why.to_owned()),
-        }
-    }
-}
-
-impl Ending {
-    /// The result, and why.
-    fn words(&self) -> (&'static str, &str) {
-        match self {
-            Self::Passed => ("passed", ""),
-            Self::Failed(why) => ("FAILED", why),
-            Self::NotRun(why) => ("NOT RUN", why),
-        }
-    }
-}
-
-fn minutes(took: Duration) -> String {
-    let seconds = took.as_secs();
-    format!("{}:{:02}", seconds / 60, seconds % 60)
-}
-
-/// What each part came to, in the order in which they ended, and how long all took, beside each other as they ran.
-fn table(outcomes: &[Outcome], all: Duration) -> String {
-    let row = |name: &str, took: &str, processors: &str, result: &str| {
-        let line = format!("{name:<24} {took:>6} {processors:>10}  {result}");
-        line.trim_end().to_owned()
-    };
-    let mut lines = vec![row("part", "min:s", "processors", "result")];
-    lines.extend(outcomes.iter().map(|outcome| {
-        let (result, why) = outcome.result.words();
-        let result = match why.is_empty() {
-            true => result.to_owned(),
-            false => format!("{result}: {why}"),
-        };
-        let processors = outcome.processors.map_or_else(String::new, minutes);
-        row(outcome.name, &minutes(outcome.took), &processors, &result)
-    }));
-    let processors = outcomes.iter().filter_map(|it| it.processors).sum();
-    lines.push(row("all", &minutes(all), &minutes(processors), ""));
-    lines.join("\n")
 }
 
 #[cfg(test)]

@@ -20,6 +20,7 @@ mod page;
 mod partitions;
 mod pending;
 mod pending_limit_change;
+mod server_start;
 mod servers;
 mod signals;
 mod time_lines;

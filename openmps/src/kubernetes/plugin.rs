@@ -10,8 +10,9 @@ use control::Directories;
 use platform::gpus::Gpu;
 use platform::kubernetes::allocations::{BoxError, Groups, Limits};
 use platform::kubernetes::extender::Api;
+use platform::kubernetes::memory_unit::MemoryUnit;
 use platform::kubernetes::plugin::{self, Node, Settings, Strategy};
-use platform::kubernetes::resources::{MemoryUnit, Mode, Placement};
+use platform::kubernetes::resources::{Mode, Placement};
 use platform::kubernetes::sharing::Sharing;
 use serde::Deserialize;
 

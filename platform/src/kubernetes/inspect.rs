@@ -5,8 +5,8 @@
 
 use std::fmt::Write;
 
+use super::memory_unit::MemoryUnit;
 use super::pods::{self, Node};
-use super::resources::MemoryUnit;
 
 /// More units than any GPU has GiB: then they are MiB.
 const MOST_GIB: u64 = 1024;

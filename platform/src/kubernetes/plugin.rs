@@ -5,6 +5,7 @@
 //! they run.
 
 mod service;
+mod stop;
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::MetadataExt;
@@ -27,6 +28,7 @@ use super::proto;
 use super::resources::{Mode, Placement, Resource, ResourceError};
 use crate::gpus::Gpu;
 use service::Service;
+pub use stop::{Stop, Stopper, stop};
 
 /// Between looks at the sockets, and at what is not there yet.
 const LOOK: Duration = Duration::from_millis(500);
@@ -112,41 +114,6 @@ pub enum PluginError {
     /// No runtime.
     #[error("cannot start: {0}")]
     Runtime(#[source] std::io::Error),
-}
-
-/// Ends a plugin.
-#[derive(Debug)]
-pub struct Stopper(watch::Sender<bool>);
-
-/// What a plugin watches for its end.
-#[derive(Clone, Debug)]
-pub struct Stop(watch::Receiver<bool>);
-
-/// A pair of them.
-#[must_use]
-pub fn stop() -> (Stopper, Stop) {
-    let (sender, receiver) = watch::channel(false);
-    (Stopper(sender), Stop(receiver))
-}
-
-impl Stopper {
-    /// Ends it.
-    pub fn stop(&self) {
-        self.0.send_replace(true);
-    }
-}
-
-impl Stop {
-    /// Waits for the end.
-    async fn wait(&mut self) {
-        // Whoever could stop us being gone is an end as well.
-        self.0.wait_for(|stop| *stop).await.ok();
-    }
-
-    /// Waits a while; whether it is the end.
-    async fn within(&mut self, while_: Duration) -> bool {
-        tokio::time::timeout(while_, self.wait()).await.is_ok()
-    }
 }
 
 /// What all resources have together.

@@ -1,16 +1,13 @@
-//! What a node offers, as lists of devices, and what a container gets for those it was given.
+//! What a node offers, as lists of devices, and which limits a container gets for those it was given.
 //!
 //! A kubelet counts devices: a share of a GPU is offered as many devices, each for one unit of it. Their
 //! ids are those that others use (`<uuid>-_-<n>` gpushare's, `<uuid>::<n>` NVIDIA's), because metrics
 //! and tools take them apart.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
-use std::path::Path;
-use std::str::FromStr;
 
+use super::memory_unit::MemoryUnit;
 use super::sharing::Sharing;
-use crate::cdi::{LIBRARY_INSIDE, LOADER_PATH, PIPE_INSIDE};
 use crate::gpus::{Gpu, Slice};
 
 /// The resource of the `aliyun` mode.
@@ -24,52 +21,6 @@ pub const OPENMPS_SHARE: &str = "openmps.org/gpu-share";
 
 /// Bytes of the longest list of devices that a kubelet takes: gRPC's default limit of a message.
 const LONGEST_LIST: usize = 4 << 20;
-
-/// In what memory is counted.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum MemoryUnit {
-    /// 1024 MiB.
-    #[default]
-    Gib,
-    /// One MiB.
-    Mib,
-}
-
-impl MemoryUnit {
-    /// MiB of one.
-    #[must_use]
-    pub const fn mib(self) -> u64 {
-        match self {
-            Self::Gib => 1024,
-            Self::Mib => 1,
-        }
-    }
-}
-
-impl fmt::Display for MemoryUnit {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::Gib => "GiB",
-            Self::Mib => "MiB",
-        })
-    }
-}
-
-/// A unit that there is not.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no unit of memory: it is GiB or MiB")]
-pub struct NoUnit(String);
-
-impl FromStr for MemoryUnit {
-    type Err = NoUnit;
-
-    fn from_str(text: &str) -> Result<Self, NoUnit> {
-        [Self::Gib, Self::Mib]
-            .into_iter()
-            .find(|unit| unit.to_string() == text)
-            .ok_or_else(|| NoUnit(text.to_owned()))
-    }
-}
 
 /// On which GPU of several a container's share is put.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -494,68 +445,6 @@ impl Grant {
         })
         .collect()
     }
-}
-
-/// Where a container has the socket directory in a mode.
-#[must_use]
-pub fn pipe_inside(mode: &Mode) -> String {
-    match mode {
-        // Where NVIDIA's plugin has it, for those who look at it.
-        Mode::Nvidia(sharing) => format!("/mps/{}/pipe", sharing.resource),
-        _ => PIPE_INSIDE.to_owned(),
-    }
-}
-
-/// The variables that a container gets with a grant. `of_pod` are the units of all its pod's containers, as
-/// far as they are known.
-#[must_use]
-pub fn environment(
-    mode: &Mode,
-    grant: &Grant,
-    of_pod: u64,
-    gpus: &[Gpu],
-) -> BTreeMap<String, String> {
-    let mut all = BTreeMap::new();
-    let mut set = |name: &str, value: String| all.insert(name.to_owned(), value);
-    if let (None, Some(percentage)) = (grant.gpus.first(), grant.percentage) {
-        set("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", percentage.to_string());
-        return all;
-    }
-    let seen = || grant.gpus.iter().filter_map(|&place| gpus.get(place));
-    let uuids: Vec<&str> = seen().map(|gpu| gpu.uuid.as_str()).collect();
-    let limits = grant.mib.iter();
-    let limits: Vec<String> = limits
-        .filter_map(|(&place, mib)| Some(format!("{}={mib}M", gpus.get(place)?.uuid)))
-        .collect();
-    set("CUDA_MPS_PIPE_DIRECTORY", pipe_inside(mode));
-    set("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", limits.join(","));
-    set("CUDA_VISIBLE_DEVICES", uuids.join(","));
-    set("LD_LIBRARY_PATH", LOADER_PATH.to_owned());
-    // Keeps NVIDIA's runtime, where it is the default one, from bringing its own.
-    set("NVIDIA_VISIBLE_DEVICES", "void".to_owned());
-    if let Some(percentage) = grant.percentage {
-        set("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", percentage.to_string());
-    }
-    if let (Mode::Aliyun { unit }, Some(gpu)) = (mode, seen().next()) {
-        set("ALIYUN_COM_GPU_MEM_IDX", gpu.index.to_string());
-        set("ALIYUN_COM_GPU_MEM_POD", of_pod.to_string());
-        set("ALIYUN_COM_GPU_MEM_CONTAINER", grant.units.to_string());
-        set(
-            "ALIYUN_COM_GPU_MEM_DEV",
-            (gpu.mib() / unit.mib()).to_string(),
-        );
-    }
-    all
-}
-
-/// What is mounted into a container: host path, path inside.
-#[must_use]
-pub fn mounts(mode: &Mode, group: &Path, library: &Path) -> [(String, String); 2] {
-    let text = |path: &Path| path.to_string_lossy().into_owned();
-    [
-        (text(group), pipe_inside(mode)),
-        (text(library), LIBRARY_INSIDE.to_owned()),
-    ]
 }
 
 #[cfg(test)]

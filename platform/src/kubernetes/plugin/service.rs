@@ -18,9 +18,10 @@ use tower::service_fn;
 use super::{Node, Shared, Strategy, pods};
 use crate::cdi::{self, CdiError, Spec};
 use crate::kubernetes::allocations::{AllocationError, Limits};
+use crate::kubernetes::container_settings::{environment, mounts};
 use crate::kubernetes::extender::{Api, ApiError, Assumed, Share};
 use crate::kubernetes::proto::{self, method};
-use crate::kubernetes::resources::{Grant, Kind, Resource, environment, mounts};
+use crate::kubernetes::resources::{Grant, Kind, Resource};
 
 /// Why a container does not get the GPU that a scheduler chose for its pod.
 #[derive(Debug, thiserror::Error)]

@@ -1,5 +1,6 @@
 //! What is offered and given.
 
+use super::super::container_settings::environment;
 use super::*;
 use crate::gpus::MIB;
 
