@@ -137,7 +137,7 @@ impl Contexts {
     pub(crate) fn new(connection: &'static Connection, all_devices: u32) -> Self {
         let table: Slots<Context> = Slots::new(all_devices, CONTEXT_SLOTS);
         for (ordinal, device) in (0..).zip(connection.devices()) {
-            table.occupy(device.number, |context| {
+            table.insert_at(device.number, |context| {
                 context.fill(ordinal, 0);
                 context.primary.store(true, Ordering::Relaxed);
             });
@@ -199,7 +199,7 @@ impl Context {
         self.cache.store(0, Ordering::Relaxed);
         self.banks.store(0, Ordering::Relaxed);
         self.peers().clear();
-        *self.gathering() = None;
+        *self.all_work_stream() = None;
         self.fences_now().clear();
         for (limit, value) in self.limits.iter().zip(DEFAULT_LIMITS) {
             limit.store(value, Ordering::Relaxed);
@@ -222,7 +222,7 @@ impl Context {
     }
 
     /// The stream in which events of all of its work are recorded, once there is one.
-    pub(crate) fn gathering(&self) -> MutexGuard<'_, Option<Key>> {
+    pub(crate) fn all_work_stream(&self) -> MutexGuard<'_, Option<Key>> {
         self.gathering
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -286,7 +286,7 @@ impl Context {
     }
 
     /// The width of the banks of shared memory.
-    pub(crate) fn banks(&self) -> &AtomicU32 {
+    pub(crate) fn bank_width(&self) -> &AtomicU32 {
         &self.banks
     }
 }
@@ -380,11 +380,11 @@ impl Current {
             }
         }
         if self.connection().check_fault(self.slot()).is_err() {
-            // The slot's last tenant died of a fault. The server has forgotten it once it has come
+            // The slot's last occupant died of a fault. The server has forgotten it once it has come
             // past the creation, which any reply shows.
             self.connection().call(&MemInfo { device })?;
         }
-        // What was refused to the slot's last tenant is none of this one's business.
+        // What was refused to the slot's last occupant is none of this one's business.
         let refused = self.connection().link().refused(self.slot());
         self.contexts.refused(self.slot(), refused);
         self.owner()?.begins(self);
@@ -392,7 +392,7 @@ impl Current {
         for limit in TOLD_LIMITS {
             let value = self.context.limits[limit.0 as usize].load(Ordering::Relaxed);
             if value != DEFAULT_LIMITS[limit.0 as usize] {
-                self.tell_limit(limit, value)?;
+                self.send_limit(limit, value)?;
             }
         }
         for other in self.owner()?.reached_by_pools(self) {

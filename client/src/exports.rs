@@ -132,11 +132,11 @@ macro_rules! admitted {
     ($class:ident node) => {};
     (local allowed none) => {};
     ($class:ident prohibited) => {
-        crate::stream::host_function::permitted()?;
+        crate::stream::host_function::check_outside_host_function()?;
         stream::may_be_unsafe()?;
     };
     ($class:ident $capture:ident) => {
-        crate::stream::host_function::permitted()?;
+        crate::stream::host_function::check_outside_host_function()?;
     };
 }
 

@@ -66,7 +66,7 @@ const KIND_SHIFT: u32 = 56;
 pub(crate) const MAX_INDEX: u32 = (1 << INDEX_BITS) - 1;
 
 impl Key {
-    /// The place of a slot's tenant of some generation.
+    /// The place of a slot's occupant of some generation.
     pub(crate) const fn new(index: u32, generation: u32) -> Self {
         Self((generation as u64) << GENERATION_SHIFT | index as u64)
     }

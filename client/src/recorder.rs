@@ -24,7 +24,7 @@ use trace::told::{Posted, PostedWork};
 use transport::session::EncodedRequest;
 
 use self::sink::Sink;
-pub(crate) use self::state::on;
+pub(crate) use self::state::is_on;
 use crate::handle::{HandleKind, Key};
 use crate::log::log;
 use crate::os::signal_mask;
@@ -110,7 +110,7 @@ fn now() -> u64 {
 /// A call begins: when, or 0 if nothing is recorded.
 #[inline]
 pub(crate) fn begin() -> u64 {
-    if on() { begin_recorded() } else { 0 }
+    if is_on() { begin_recorded() } else { 0 }
 }
 
 #[cold]
@@ -158,7 +158,7 @@ fn end_recorded(name: &'static str, began_ns: u64) {
     }
 }
 
-/// A request was put into a stream of the context with that handle. To be asked for only when [`on`].
+/// A request was put into a stream of the context with that handle. To be asked for only when [`is_on`].
 #[cold]
 pub(crate) fn posted<R: Request>(
     slot: u32,
@@ -176,7 +176,7 @@ pub(crate) fn posted<R: Request>(
     }
 }
 
-/// A request that was written down before, as nodes of graphs are, was put into a stream. To be asked for only when [`on`].
+/// A request that was written down before, as nodes of graphs are, was put into a stream. To be asked for only when [`is_on`].
 #[cold]
 pub(crate) fn posted_written(slot: u32, sequence: u64, context: u64, written: &EncodedRequest) {
     let Ok(recorder) = RECORDER.get() else {
@@ -199,7 +199,7 @@ pub(crate) fn posted_written(slot: u32, sequence: u64, context: u64, written: &E
 }
 
 /// What was just put into a stream there is that many launches of a graph, of which this is the first. To be asked for only when
-/// [`on`].
+/// [`is_on`].
 #[cold]
 pub(crate) fn posted_run(slot: u32, sequence: u64, context: u64, first: &Launch, launches: usize) {
     if let Ok(recorder) = RECORDER.get() {
@@ -352,7 +352,7 @@ pub(crate) fn start(connection: &'static Connection) {
     let Some(pattern) = daemon_interface::environment::variable("OPENMPS_TRACE") else {
         // From the first call on, where somebody waits for this client to come.
         if connection.link().recording() != 0 {
-            state::ask();
+            state::request_start();
         }
         return;
     };
@@ -402,7 +402,7 @@ fn pass_on_rounds(recorder: &'static Recorder) {
 /// The process ends: passes on the rest. It may end in the midst of a call of this very thread, so that no lock is waited
 /// for for long.
 pub(crate) fn finish() {
-    let was_on = on();
+    let was_on = is_on();
     state::end();
     if !was_on {
         return;

@@ -37,7 +37,7 @@ pub(crate) struct Stream {
     /// Held while a place in the order is taken and its record put into the ring, so that both
     /// happen in the same order. Nobody holds it for long, but for a full ring or stream.
     order: Mutex<()>,
-    /// The last place taken. It goes on when the slot gets a new tenant, so that an event that was
+    /// The last place taken. It goes on when the slot gets a new occupant, so that an event that was
     /// recorded in the old one stays true.
     posted: AtomicU64,
     /// The handle of its context.
@@ -102,7 +102,7 @@ impl<'a> StreamGuard<'a> {
         self.stream
             .append(&mut self.order, streams, slot, |sequence| {
                 streams.connection.post_at(slot, sequence, request, data)?;
-                if recorder::on() {
+                if recorder::is_on() {
                     let context = self.stream.context();
                     recorder::posted(slot, sequence, context, request, data);
                 }
@@ -118,7 +118,7 @@ impl<'a> StreamGuard<'a> {
                 streams
                     .connection
                     .post_encoded_at(slot, sequence, written)?;
-                if recorder::on() {
+                if recorder::is_on() {
                     let context = self.stream.context();
                     recorder::posted_written(slot, sequence, context, written);
                 }
@@ -219,7 +219,7 @@ impl Stream {
     ) -> Result<u64, CUresult> {
         self.append(&mut self.order_lock(), streams, slot, |sequence| {
             streams.connection.post_at(slot, sequence, request, data)?;
-            if recorder::on() {
+            if recorder::is_on() {
                 recorder::posted(slot, sequence, self.context(), request, data);
             }
             Ok(())
@@ -280,7 +280,7 @@ impl Drop for ThreadStreams {
     fn drop(&mut self) {
         if let Ok(streams) = streams() {
             for (_, key) in &self.0 {
-                streams.end_own(*key);
+                streams.end_of_thread(*key);
             }
         }
     }
@@ -389,7 +389,7 @@ impl Target {
 
     /// The stream's place in the table of streams, unless it ended meanwhile.
     pub(crate) fn key(&self) -> Option<Key> {
-        self.streams.table.tenant(self.slot)
+        self.streams.table.current_key(self.slot)
     }
 
     /// The capture that the stream is in.
@@ -398,7 +398,7 @@ impl Target {
     /// CUDA_ERROR_STREAM_CAPTURE_IMPLICIT for a legacy stream beside a captured one, whose capture
     /// breaks.
     #[inline]
-    pub(crate) fn standing(&self) -> Result<Option<Arc<dyn Capture>>, CUresult> {
+    pub(crate) fn current_capture(&self) -> Result<Option<Arc<dyn Capture>>, CUresult> {
         match self.stream.mode_bits() {
             0 => Ok(None),
             mode_bits => self.standing_now(mode_bits),
@@ -422,13 +422,13 @@ impl Target {
     /// Refuses something that cannot be captured.
     ///
     /// # Errors
-    /// As [`Target::standing`]'s, and CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED for a captured stream, whose
+    /// As [`Target::current_capture`]'s, and CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED for a captured stream, whose
     /// capture breaks.
     pub(crate) fn refuse_captured(&self) -> Result<(), CUresult> {
         if self.stream.mode_bits() & (CAPTURED | BESIDE) == 0 {
             return Ok(());
         }
-        match self.standing()? {
+        match self.current_capture()? {
             Some(capture) => {
                 capture.invalidate();
                 Err(CUresult::ERROR_STREAM_CAPTURE_UNSUPPORTED)
@@ -442,7 +442,7 @@ impl Target {
     /// # Errors
     /// As [`Target::refuse_captured`]'s and [`may_be_unsafe`]'s.
     #[inline]
-    pub(crate) fn may_ask(&self) -> Result<(), CUresult> {
+    pub(crate) fn check_query(&self) -> Result<(), CUresult> {
         self.refuse_captured()?;
         may_be_unsafe()
     }
@@ -480,7 +480,7 @@ impl Target {
         data: &[&[u8]],
         captured: impl FnOnce() -> Operation,
     ) -> Result<u64, CUresult> {
-        if let Some(capture) = self.standing()? {
+        if let Some(capture) = self.current_capture()? {
             capture.add(self.slot, captured())?;
             return Ok(0);
         }

@@ -66,7 +66,7 @@ fn info(target: &Target) -> Result<Option<CaptureInfo>, CUresult> {
     if mode_bits & CAPTURED == 0 {
         return Ok(None);
     }
-    let capture = capture::standing(target)?;
+    let capture = capture::current_capture(target)?;
     Ok(capture.and_then(|capture| capture.info(target)))
 }
 
@@ -152,7 +152,7 @@ pub(crate) fn cuStreamUpdateCaptureDependencies_v2(
     if flags > 1 {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
-    match capture::standing(&target)? {
+    match capture::current_capture(&target)? {
         Some(capture) => capture.update(&target, frontier, flags == 1),
         None => Err(CUresult::ERROR_ILLEGAL_STATE),
     }

@@ -191,7 +191,7 @@ pub(crate) fn cuCtxPopCurrent_v2(ctx: Out<CUcontext>) -> Outcome {
 }
 
 pub(crate) fn cuCtxSetCurrent(ctx: CUcontext) -> Outcome {
-    host_function::permitted()?;
+    host_function::check_outside_host_function()?;
     let session = session()?;
     if ctx.is_null() {
         // Takes the top away, if there is one.
@@ -203,7 +203,7 @@ pub(crate) fn cuCtxSetCurrent(ctx: CUcontext) -> Outcome {
 }
 
 pub(crate) fn cuCtxGetCurrent(ctx: Out<CUcontext>) -> Outcome {
-    host_function::permitted()?;
+    host_function::check_outside_host_function()?;
     session()?;
     ctx.set(CUcontext::from_bits(context::top()))
 }
@@ -317,7 +317,7 @@ pub(crate) fn cuCtxSetCacheConfig(config: CUfunc_cache) -> Outcome {
 pub(crate) fn cuCtxGetSharedMemConfig(config: Out<CUsharedconfig>) -> Outcome {
     let current = current_as_it_is()?;
     config.set(CUsharedconfig(
-        current.context.banks().load(Ordering::Relaxed),
+        current.context.bank_width().load(Ordering::Relaxed),
     ))
 }
 
@@ -326,7 +326,10 @@ pub(crate) fn cuCtxSetSharedMemConfig(config: CUsharedconfig) -> Outcome {
     if config > CUsharedconfig::EIGHT_BYTE_BANK_SIZE {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
-    current.context.banks().store(config.0, Ordering::Relaxed);
+    current
+        .context
+        .bank_width()
+        .store(config.0, Ordering::Relaxed);
     Ok(())
 }
 

@@ -10,14 +10,14 @@ use super::Outcome;
 use crate::context::{Current, usable};
 use crate::session::session;
 use crate::stream::Target;
-use crate::stream::event::make_wait;
+use crate::stream::event::wait_for_event;
 
 /// Records an event behind all that a context's streams have been given until now.
 pub(super) fn record(current: &Current, event: CUevent) -> Outcome {
     let session = session()?;
     let known = session.events.get(event)?;
-    session.captures.forbid_in(current.handle())?;
-    let gathering = session.streams.gathering(current)?;
+    session.captures.refuse_in_captured(current.handle())?;
+    let gathering = session.streams.all_work_stream(current)?;
     for (key, stream) in session.streams.of_context(current.handle()) {
         gathering.wait_for(key.index(), stream.posted())?;
     }
@@ -32,9 +32,9 @@ pub(super) fn wait(current: &Current, event: CUevent) -> Outcome {
     if known.shared().is_some() {
         return Err(CUresult::ERROR_NOT_SUPPORTED);
     }
-    session.captures.forbid_in(current.handle())?;
+    session.captures.refuse_in_captured(current.handle())?;
     // Before the streams are gone through: one that is made meanwhile finds it.
-    if let Some(place) = known.asked(false)? {
+    if let Some(place) = known.place_to_query(false)? {
         current
             .context
             .add_fence(session, place.slot, place.sequence);
@@ -46,7 +46,7 @@ pub(super) fn wait(current: &Current, event: CUevent) -> Outcome {
             slot: key.index(),
             stream,
         };
-        make_wait(&target, known, event, false)?;
+        wait_for_event(&target, known, event, false)?;
     }
     Ok(())
 }

@@ -62,7 +62,7 @@ pub(crate) fn cuEventRecordWithFlags(event: CUevent, stream: CUstream, flags: u3
     let known = events.get(event)?;
     match flags {
         0 => events.record(known, &target),
-        CU_EVENT_RECORD_EXTERNAL => match target.standing()? {
+        CU_EVENT_RECORD_EXTERNAL => match target.current_capture()? {
             Some(capture) => capture.add(target.slot, Payload::Record(event.bits()).into()),
             None => Err(CUresult::ERROR_ILLEGAL_STATE),
         },
@@ -80,7 +80,7 @@ pub(crate) fn cuEventQuery(event: CUevent) -> Outcome {
             false => Err(CUresult::ERROR_NOT_READY),
         };
     }
-    let place = event.asked(true)?;
+    let place = event.place_to_query(true)?;
     stream::may_be_unsafe()?;
     match place {
         Some(place) => {
@@ -102,12 +102,12 @@ pub(crate) fn cuEventSynchronize(event: CUevent) -> Outcome {
         }
         return Ok(());
     }
-    let place = event.asked(true)?;
+    let place = event.place_to_query(true)?;
     stream::may_be_unsafe()?;
     match place {
         Some(place) => {
             session.wait(place.slot, place.sequence)?;
-            session.pools.synchronized(session);
+            session.pools.trim_after_synchronization(session);
             session.contexts.outcome(place.context)
         }
         None => Ok(()),

@@ -17,7 +17,7 @@ use cuda_abi::types::{
 use protocol::operations::ManagedAlloc;
 
 use super::Outcome;
-use super::memory::note;
+use super::memory::add_range;
 use crate::context::{current_as_it_is, home as current};
 use crate::memory::managed_advice::{Advised, NOWHERE};
 use crate::memory::ranges::{Origin, Range};
@@ -45,7 +45,7 @@ pub(crate) fn cuMemAllocManaged(dptr: Out<CUdeviceptr>, byte_count: usize, flags
     let base = reply.fields.address;
     session()?.check_in_host_window(base, bytes)?;
     let range = Range::new(&current, Origin::Managed, base, bytes);
-    note(Range { flags, ..range })?;
+    add_range(Range { flags, ..range })?;
     dptr.set(base)
 }
 

@@ -45,7 +45,7 @@ pub(crate) fn cuMemGetInfo_v2(free: Out<usize>, total: Out<usize>) -> Outcome {
 }
 
 /// Notes memory that the server gave; what overlaps memory that is in use cannot be.
-pub(super) fn note(range: Range) -> Outcome {
+pub(super) fn add_range(range: Range) -> Outcome {
     if session()?.ranges.insert(range) {
         return Ok(());
     }
@@ -63,7 +63,7 @@ fn allocate(bytes: u64) -> Result<CUdeviceptr, CUresult> {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
     let address = session()?.pools.allocate_device_memory(&current, bytes)?;
-    note(Range::new(&current, Origin::Device, address, bytes))?;
+    add_range(Range::new(&current, Origin::Device, address, bytes))?;
     Ok(address)
 }
 
@@ -210,7 +210,7 @@ pub(crate) fn cuMemHostAlloc(pointer: Out<*mut c_void>, byte_count: usize, flags
     let base = reply.fields.address;
     session.check_in_host_window(base, bytes)?;
     let range = Range::new(&current, Origin::Host, base, bytes);
-    note(Range { flags, ..range })?;
+    add_range(Range { flags, ..range })?;
     prefault::make_present_if_there(&(base..base + bytes));
     pointer.set(std::ptr::with_exposed_provenance_mut(base as usize))
 }

@@ -105,7 +105,7 @@ fn put(stream: CUstream, params: Vec<CUstreamBatchMemOpParams>, flags: u32) -> O
     check_device(&target.current)?;
     let operations = params.iter().map(checked);
     let operations: Box<[Operation]> = operations.collect::<Result<_, _>>()?;
-    if let Some(capture) = target.standing()? {
+    if let Some(capture) = target.current_capture()? {
         let batch = Batch {
             context: target.stream.context(),
             flags,

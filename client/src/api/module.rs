@@ -104,7 +104,7 @@ pub(crate) fn cuModuleUnload(module: CUmodule) -> Outcome {
         .code
         .modules
         .unload(&session.code.functions, module.bits())?;
-    super::reference::forget(session, module.bits(), context)
+    super::reference::delete_of_module(session, module.bits(), context)
 }
 
 pub(crate) fn cuModuleGetFunction(

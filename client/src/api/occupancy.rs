@@ -12,7 +12,7 @@ use protocol::operations::ClusterOccupancy;
 
 use super::Outcome;
 use crate::code::function::Function;
-use crate::code::launch::wire_form;
+use crate::code::launch::encode_attribute;
 use crate::code::occupancy;
 use crate::context::current;
 use crate::pointers::{In, Out};
@@ -148,7 +148,7 @@ fn ask_about_clusters(
         attributes: described.len() as u32,
         largest: largest.into(),
     };
-    let data: Vec<u8> = described.into_iter().flat_map(wire_form).collect();
+    let data: Vec<u8> = described.into_iter().flat_map(encode_attribute).collect();
     let reply = session()?.call_with(&request, &data)?;
     i32::try_from(reply.fields.count).map_err(|_| CUresult::ERROR_UNKNOWN)
 }

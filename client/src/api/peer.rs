@@ -96,7 +96,11 @@ pub(crate) fn cuCtxEnablePeerAccess(peer_context: CUcontext, flags: u32) -> Outc
 
 /// Lets all contexts on a device reach the memory on another; those that are made later ask by
 /// themselves ([`Pools::reached_from`](crate::memory::pool::Pools::reached_from)).
-pub(super) fn let_reach(session: &'static Session, from: CUdevice, to: CUdevice) -> Outcome {
+pub(super) fn enable_peer_access(
+    session: &'static Session,
+    from: CUdevice,
+    to: CUdevice,
+) -> Outcome {
     let (one, other) = (session.device(from)?, session.device(to)?);
     if !reach_each_other(one, other) {
         return Err(CUresult::ERROR_INVALID_DEVICE);

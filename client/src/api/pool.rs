@@ -30,7 +30,7 @@ fn allocate(dptr: &Out<CUdeviceptr>, bytes: usize, pool: u64, target: &Target) -
         return dptr.set(0);
     }
     let current = &target.current;
-    if let Some(capture) = target.standing()? {
+    if let Some(capture) = target.current_capture()? {
         // The graph's own memory: it is there from now on, and the program's while a launch says so.
         let made = session()?
             .graphs
@@ -47,7 +47,7 @@ fn allocate(dptr: &Out<CUdeviceptr>, bytes: usize, pool: u64, target: &Target) -
         pool,
         ..Range::new(&home, Origin::Device, address, bytes as u64)
     };
-    super::memory::note(range)?;
+    super::memory::add_range(range)?;
     dptr.set(address)
 }
 
@@ -80,7 +80,7 @@ pub(crate) fn cuMemFreeAsync(dptr: CUdeviceptr, stream: CUstream) -> Outcome {
         return Ok(());
     }
     let session = session()?;
-    if let Some(capture) = target.standing()? {
+    if let Some(capture) = target.current_capture()? {
         // Only what a graph allocated can be freed by one.
         return match session.graphs.memories.contains(dptr) {
             true => capture.add(target.slot, Payload::Free(dptr).into()),
@@ -331,7 +331,7 @@ pub(crate) fn cuMemPoolSetAccess(
             (false, CUmemAccess_flags::READWRITE) => {
                 // Another process's memory is reached where it was given.
                 pool.own().map_err(|_| CUresult::ERROR_NOT_SUPPORTED)?;
-                super::peer::let_reach(session, device, pool.device)?;
+                super::peer::enable_peer_access(session, device, pool.device)?;
                 pool.set_peer(device, true);
             }
             (false, _) => return Err(CUresult::ERROR_INVALID_VALUE),

@@ -97,7 +97,7 @@ pub(crate) fn cuMemPoolExportPointer(
         .filter(|range| range.base == ptr && range.origin == Origin::Device)
         .ok_or(WRONG)?;
     let [low, high] = session.pools.get(range.pool)?.export()?;
-    session.pools.note_exported(&range)?;
+    session.pools.mark_exported(&range)?;
     let ExposeReply { token } = session
         .call(&Expose {
             kind: Exposed::Block as u32,

@@ -154,7 +154,7 @@ fn named(module: CUmodule, name: &Text, kind: HandleKind, suffix: &str) -> Resul
 }
 
 /// Ends what the references of a module leave that was unloaded.
-pub(super) fn forget(session: &'static Session, module: u64, context: u64) -> Outcome {
+pub(super) fn delete_of_module(session: &'static Session, module: u64, context: u64) -> Outcome {
     let objects = references(session).forget(module);
     for (object, surface) in objects {
         let context = session.contexts.get(context)?;

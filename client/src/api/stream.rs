@@ -52,13 +52,13 @@ pub(crate) fn cuStreamDestroy_v2(stream: CUstream) -> Outcome {
 
 pub(crate) fn cuStreamSynchronize(stream: CUstream) -> Outcome {
     let target = stream::target(stream)?;
-    target.may_ask()?;
+    target.check_query()?;
     for (slot, sequence) in ends_of(&target)? {
         session()?.wait(slot, sequence)?;
     }
     let session = session()?;
     session.contexts.outcome(target.current.slot())?;
-    session.pools.synchronized(session);
+    session.pools.trim_after_synchronization(session);
     Ok(())
 }
 
@@ -106,7 +106,7 @@ pub(super) fn query(target_slot: u32, sequence: u64, context: u32) -> Outcome {
 
 pub(crate) fn cuStreamQuery(stream: CUstream) -> Outcome {
     let target = stream::target(stream)?;
-    target.may_ask()?;
+    target.check_query()?;
     for (slot, sequence) in ends_of(&target)? {
         query(slot, sequence, target.current.slot())?;
     }
@@ -119,7 +119,7 @@ pub(crate) fn cuStreamWaitEvent(stream: CUstream, event: CUevent, flags: u32) ->
     if flags > CU_EVENT_WAIT_EXTERNAL {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
-    event::make_wait(&target, known, event, flags == CU_EVENT_WAIT_EXTERNAL)
+    event::wait_for_event(&target, known, event, flags == CU_EVENT_WAIT_EXTERNAL)
 }
 
 pub(crate) fn cuLaunchHostFunc(
@@ -129,7 +129,7 @@ pub(crate) fn cuLaunchHostFunc(
 ) -> Outcome {
     let target = stream::target(stream)?;
     let function = callback.ok_or(CUresult::ERROR_INVALID_VALUE)?;
-    if let Some(capture) = target.standing()? {
+    if let Some(capture) = target.current_capture()? {
         let data = user_data;
         return capture.add(
             target.slot,

@@ -28,7 +28,7 @@ use recorded::RecordedLaunch;
 mod attributes;
 pub(crate) mod recorded;
 
-pub(crate) use attributes::{asked, wire_form};
+pub(crate) use attributes::{encode_attribute, read_attributes};
 
 /// Parameter blocks up to this size are put together without an allocation.
 const SHORT: usize = 128;
@@ -69,7 +69,7 @@ pub(crate) unsafe fn launch(
     let (_, function) = code.in_context(handle, &current)?;
     let layout = function.layout().ok_or(CUresult::ERROR_INVALID_HANDLE)?;
     check(&current, function, &shape)?;
-    if recorder::on() {
+    if recorder::is_on() {
         record_facts(code, function);
     }
     let begun = Begun {
@@ -350,7 +350,7 @@ impl Begun<'_> {
 
     fn post_with(&self, attributes: &[CUlaunchAttribute], block: &[u8]) -> Result<(), CUresult> {
         let current = &self.target.current;
-        let asked = asked(self.events, current, self.function, self.shape, attributes)?;
+        let asked = read_attributes(self.events, current, self.function, self.shape, attributes)?;
         check(current, self.function, &asked.shape)?;
         let request = request(self.function, &asked.shape, asked.count());
         let captured = self.target.stream.mode_bits() & CAPTURED != 0;
@@ -382,7 +382,7 @@ pub(crate) unsafe fn node(
     let (_, function) = code.in_context(handle, current)?;
     let layout = function.layout().ok_or(CUresult::ERROR_INVALID_HANDLE)?;
     check(current, function, &shape)?;
-    asked(code.events, current, function, shape, &attributes)?;
+    read_attributes(code.events, current, function, shape, &attributes)?;
     let mut block = vec![0; layout.bytes as usize].into_boxed_slice();
     // SAFETY: this function's caller vouches for the list.
     let given = unsafe { parameter_buffer(&params, layout)? };

@@ -176,7 +176,7 @@ impl Link {
         } else {
             self.errors.extend_from_slice(log);
         }
-        self.jit.give(&self.info, &self.errors);
+        self.jit.write_logs(&self.info, &self.errors);
     }
 }
 

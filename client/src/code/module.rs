@@ -172,7 +172,7 @@ impl Modules {
             // It goes with its library.
             return Err(CUresult::ERROR_INVALID_HANDLE);
         }
-        self.connection.show_output();
+        self.connection.print_kernel_output();
         let module = self.remove(handle)?;
         self.end(functions, &module)
     }

@@ -18,7 +18,7 @@ const NO_DEVICE_SYNCHRONIZATION: i32 = 9;
 
 impl Current {
     /// Tells the server of a limit.
-    pub(super) fn tell_limit(&self, limit: CUlimit, value: u64) -> Result<(), CUresult> {
+    pub(super) fn send_limit(&self, limit: CUlimit, value: u64) -> Result<(), CUresult> {
         self.connection().post(&LimitSet {
             context: self.slot(),
             limit: limit.0,
@@ -74,7 +74,7 @@ impl Current {
             return Ok(());
         }
         match limit {
-            limit if TOLD_LIMITS.contains(&limit) => self.tell_limit(limit, value),
+            limit if TOLD_LIMITS.contains(&limit) => self.send_limit(limit, value),
             CUlimit::MALLOC_HEAP_SIZE => {
                 drop(users);
                 // A heap that was made meanwhile makes room for one of the new size while it is empty.

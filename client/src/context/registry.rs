@@ -43,7 +43,7 @@ impl Contexts {
     /// The primary context of a device.
     pub(crate) fn primary(&'static self, ordinal: CUdevice) -> Result<Current, CUresult> {
         let number = self.connection.device(ordinal)?.number;
-        let key = self.table.tenant(number);
+        let key = self.table.current_key(number);
         self.get(
             key.ok_or(CUresult::ERROR_INVALID_DEVICE)?
                 .handle(HandleKind::Context),

@@ -26,7 +26,7 @@ pub(crate) enum Operation {
 
 impl Operation {
     /// Its request, written down.
-    pub(super) fn written(&self) -> Option<EncodedRequest> {
+    pub(super) fn encoded_request(&self) -> Option<EncodedRequest> {
         match self {
             Self::Wait(wait) => Some(EncodedRequest::new(wait, &[])),
             Self::Write { to, value, bytes } => {

@@ -2,7 +2,7 @@
 //!
 //! A capture begins in one stream, and others join it by waiting for its events. Each stream in it has
 //! a *frontier*: the nodes that its next node comes behind. Whoever puts something into a stream asks
-//! [`standing`] first, which costs one load while the stream is not concerned.
+//! [`current_capture`] first, which costs one load while the stream is not concerned.
 //!
 //! What is refused, and with which error, is as NVIDIA's driver 580 was seen to do it.
 //!
@@ -255,7 +255,7 @@ impl Captures {
     }
 
     /// Refuses to wait for all of a context while something of it is captured.
-    pub(crate) fn forbid_in(&self, context: u64) -> Result<(), CUresult> {
+    pub(crate) fn refuse_in_captured(&self, context: u64) -> Result<(), CUresult> {
         if !self.graphs.streams.any_capture() {
             return Ok(());
         }
@@ -267,9 +267,9 @@ impl Captures {
 /// The capture that a stream is in.
 ///
 /// # Errors
-/// As [`Target::standing`]'s.
-pub(crate) fn standing(target: &Target) -> Result<Option<Arc<Capture>>, CUresult> {
-    Ok(target.standing()?.and_then(known))
+/// As [`Target::current_capture`]'s.
+pub(crate) fn current_capture(target: &Target) -> Result<Option<Arc<Capture>>, CUresult> {
+    Ok(target.current_capture()?.and_then(known))
 }
 
 impl CaptureState {

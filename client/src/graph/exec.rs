@@ -95,7 +95,7 @@ impl Execs {
             return Err(CUresult::ERROR_NOT_SUPPORTED);
         }
         let schedule = Schedule::new(self.graphs, graph, 0)?;
-        self.graphs.take_instance(graph)?;
+        self.graphs.mark_instantiated(graph)?;
         let objects = self.graphs.retain_objects_of(graph);
         let places = schedule
             .nodes
@@ -116,7 +116,7 @@ impl Execs {
             .insert(|_, _| true, |_, exec| *exec.state() = state.take());
         if let (None, Some(state)) = (key, state) {
             self.graphs.release_objects(state.objects);
-            self.graphs.give_instance(graph);
+            self.graphs.mark_instance_destroyed(graph);
         }
         key.map(|key| key.handle(HandleKind::GraphExec))
             .ok_or(CUresult::ERROR_OUT_OF_MEMORY)
@@ -147,7 +147,7 @@ fn release_after(graphs: &'static Graphs, end: Option<(u32, u64)>, objects: Hash
         objects: Mutex::new(objects),
     });
     let (slot, sequence) = end.unwrap_or((0, 0));
-    host_function::after(graphs.streams, slot, sequence, ended);
+    host_function::run_after(graphs.streams, slot, sequence, ended);
 }
 
 impl Exec {
@@ -169,7 +169,7 @@ impl Exec {
             return;
         };
         let (graphs, end) = (state.schedule.graphs, state.schedule.end);
-        graphs.give_instance(state.graph);
+        graphs.mark_instance_destroyed(state.graph);
         release_after(graphs, end, state.objects);
     }
 
@@ -189,7 +189,7 @@ impl Exec {
             let was =
                 std::mem::replace(&mut state.node_that_can_be_disabled(node)?.enabled, enabled);
             if was != enabled {
-                state.schedule.changed();
+                state.schedule.invalidate_runs();
             }
             Ok(())
         })
@@ -260,7 +260,7 @@ impl Exec {
                 own.listed.payload = other.payload;
                 own.steps = steps;
             }
-            state.schedule.changed();
+            state.schedule.invalidate_runs();
             Ok(())
         })
     }
@@ -291,7 +291,7 @@ impl Exec {
                 lowered.push(steps.map_err(|_| refuse(changed))?);
             }
             own.handles = graphs.handles_of(graph)?;
-            own.changed();
+            own.invalidate_runs();
             for ((own, other), steps) in own.nodes.iter_mut().zip(list).zip(lowered) {
                 own.listed.payload = other.payload;
                 own.steps = steps;

@@ -121,7 +121,7 @@ impl<'a> Launch<'a> {
         let request = RunLaunch { run: run.number() };
         let guard = &mut self.lanes[lane];
         let sequence = guard.post(&request, &[])?;
-        if recorder::on()
+        if recorder::is_on()
             && let Some((launch, _)) = launch_of(&nodes[first])
         {
             let (slot, context) = (guard.slot(), guard.stream().context());

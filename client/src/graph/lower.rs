@@ -47,7 +47,10 @@ pub(super) fn lower(
         Payload::Free(address) => vec![Step::Free(*address)],
         Payload::Encoded { written, .. } => vec![Step::Post(Arc::clone(written))],
         Payload::Batch(batch) => {
-            let written = batch.operations.iter().filter_map(Operation::written);
+            let written = batch
+                .operations
+                .iter()
+                .filter_map(Operation::encoded_request);
             written.map(|it| Step::Post(Arc::new(it))).collect()
         }
         Payload::Conditional(node) => vec![Step::Branch(Branch::new(graphs, node, depth)?)],
@@ -57,7 +60,7 @@ pub(super) fn lower(
 fn lower_kernel(graphs: &'static Graphs, kernel: &RecordedLaunch) -> Result<Vec<Step>, CUresult> {
     let current = context::usable(graphs.streams.contexts, kernel.context)?;
     let (_, function) = graphs.code.in_context(kernel.function, &current)?;
-    let asked = launch::asked(
+    let asked = launch::read_attributes(
         graphs.events,
         &current,
         function,
@@ -109,7 +112,7 @@ fn lower_copy(graphs: &'static Graphs, node: &RecordedCopy) -> Result<Vec<Step>,
         return Ok(Vec::new());
     }
     let post =
-        |to: &CopySide, from: &CopySide| Step::Post(Arc::new(copy::written(to, from, &extent)));
+        |to: &CopySide, from: &CopySide| Step::Post(Arc::new(copy::encode_copy(to, from, &extent)));
     let (to, from) = match (node.to.place, node.from.place) {
         (Location::Program(to), Location::Program(from)) => (to, from),
         (Location::Program(_), _) | (_, Location::Program(_)) => {

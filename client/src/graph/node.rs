@@ -93,7 +93,7 @@ impl FillNode {
     }
 
     /// It as CUDA describes fills.
-    pub(crate) fn described(&self) -> CUDA_MEMSET_NODE_PARAMS {
+    pub(crate) fn to_memset_params(self) -> CUDA_MEMSET_NODE_PARAMS {
         CUDA_MEMSET_NODE_PARAMS {
             dst: self.fill.to,
             pitch: self.fill.pitch as usize,

@@ -89,7 +89,7 @@ impl Graphs {
     }
 
     /// Gives a graph shares of an object: the program's own, or new ones.
-    pub(crate) fn give_object(
+    pub(crate) fn add_user_object(
         &self,
         graph: u64,
         object: u64,
@@ -107,7 +107,12 @@ impl Graphs {
     }
 
     /// Takes shares of an object from a graph.
-    pub(crate) fn take_object(&self, graph: u64, object: u64, count: u32) -> Result<(), CUresult> {
+    pub(crate) fn remove_user_object(
+        &self,
+        graph: u64,
+        object: u64,
+        count: u32,
+    ) -> Result<(), CUresult> {
         {
             let mut body = self.get(graph)?.body();
             let shares = body.objects.get_mut(&object);

@@ -183,7 +183,7 @@ impl Schedule {
     /// CUDA_ERROR_INVALID_VALUE for parameters that it cannot take.
     pub(super) fn set(&mut self, node: u64, payload: &Payload) -> Option<Result<(), CUresult>> {
         let set = |graphs, node: &mut ScheduledNode| {
-            if cannot_become(&node.listed.payload, payload).is_some() {
+            if update_refusal(&node.listed.payload, payload).is_some() {
                 return Err(CUresult::ERROR_INVALID_VALUE);
             }
             node.steps = lower(graphs, payload, 0)?;
@@ -191,7 +191,7 @@ impl Schedule {
             Ok(())
         };
         let set = self.find(node, set, |bodies| bodies.set(node, payload));
-        self.changed();
+        self.invalidate_runs();
         set
     }
 
@@ -202,7 +202,7 @@ impl Schedule {
     }
 
     /// Nodes have changed.
-    pub(super) fn changed(&mut self) {
+    pub(super) fn invalidate_runs(&mut self) {
         self.units.forget(self.graphs.runs, self.end);
     }
 
@@ -279,7 +279,7 @@ impl Schedule {
 impl Drop for Schedule {
     /// Ends its streams and runs. What was launched goes on.
     fn drop(&mut self) {
-        self.changed();
+        self.invalidate_runs();
         for key in &self.lanes {
             // Their context may have ended before.
             let _ = self.graphs.streams.destroy(*key);
@@ -297,7 +297,7 @@ impl ScheduledNode {
             let result = CUgraphExecUpdateResult::NODE_TYPE_CHANGED;
             return Err((result, other.handle));
         }
-        if let Some(result) = cannot_become(&self.listed.payload, &other.payload) {
+        if let Some(result) = update_refusal(&self.listed.payload, &other.payload) {
             return Err((result, other.handle));
         }
         let (Payload::Conditional(node), Some(Step::Branch(bodies))) =
@@ -332,7 +332,7 @@ impl Graphs {
 }
 
 /// Why a node cannot take these parameters.
-pub(super) fn cannot_become(now: &Payload, then: &Payload) -> Option<CUgraphExecUpdateResult> {
+pub(super) fn update_refusal(now: &Payload, then: &Payload) -> Option<CUgraphExecUpdateResult> {
     if now.kind() != then.kind() {
         return Some(CUgraphExecUpdateResult::NODE_TYPE_CHANGED);
     }

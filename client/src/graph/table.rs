@@ -454,7 +454,7 @@ impl Graphs {
         Ok(())
     }
 
-    pub(super) fn take_instance(&self, graph: u64) -> Result<(), CUresult> {
+    pub(super) fn mark_instantiated(&self, graph: u64) -> Result<(), CUresult> {
         let mut body = self.get(graph)?.body();
         if (body.has_memory || body.is_conditional()) && body.instances > 0 {
             return Err(CUresult::ERROR_NOT_SUPPORTED);
@@ -463,7 +463,7 @@ impl Graphs {
         Ok(())
     }
 
-    pub(super) fn give_instance(&self, graph: u64) {
+    pub(super) fn mark_instance_destroyed(&self, graph: u64) {
         if let Ok(graph) = self.get(graph) {
             let mut body = graph.body();
             body.instances = body.instances.saturating_sub(1);

@@ -141,11 +141,11 @@ impl<T: Default> Slots<T> {
                 _ => return None,
             }
         };
-        Some(self.occupy(index, |value| fill(index, value)))
+        Some(self.insert_at(index, |value| fill(index, value)))
     }
 
     /// Takes a slot that [`Slots::insert`] never hands out, or one that was taken before.
-    pub(crate) fn occupy(&self, index: u32, fill: impl FnOnce(&T)) -> Key {
+    pub(crate) fn insert_at(&self, index: u32, fill: impl FnOnce(&T)) -> Key {
         let slot = self.make_slot(index);
         fill(&slot.value);
         let generation = slot.generation.load(Ordering::Relaxed) | 1;
@@ -169,7 +169,7 @@ impl<T: Default> Slots<T> {
     }
 
     /// The place of whoever lives in a slot.
-    pub(crate) fn tenant(&self, index: u32) -> Option<Key> {
+    pub(crate) fn current_key(&self, index: u32) -> Option<Key> {
         let generation = self.slot(index)?.generation.load(Ordering::Acquire);
         (generation & 1 == 1).then_some(Key::new(index, generation))
     }
@@ -192,7 +192,7 @@ impl<T: Default> Slots<T> {
             .map(|_| &slot.value)
     }
 
-    /// Gives a slot whose tenant was removed back for use.
+    /// Gives a slot whose occupant was removed back for use.
     pub(crate) fn release(&self, index: u32) {
         self.free
             .lock()
@@ -209,7 +209,7 @@ impl<T: Default> Slots<T> {
             .unwrap_or_else(PoisonError::into_inner)
             .next;
         (0..end).filter_map(|index| {
-            let key = self.tenant(index)?;
+            let key = self.current_key(index)?;
             Some((key, &self.slot(index)?.value))
         })
     }

@@ -21,7 +21,7 @@ mod wire_form;
 use recorded::RecordedCopy;
 use sides::{CopySide, Extent, Location};
 use staged::{copy_in, copy_out};
-pub(crate) use wire_form::written;
+pub(crate) use wire_form::encode_copy;
 use wire_form::{End, enqueue};
 
 /// Whether a call comes back before the copy is done.
@@ -52,7 +52,7 @@ pub(crate) unsafe fn copy(
     addresses.check_side(&to, &extent)?;
     addresses.check_side(&from, &extent)?;
     if target.stream.mode_bits() & CAPTURED != 0
-        && let Some(capture) = target.standing()?
+        && let Some(capture) = target.current_capture()?
     {
         let context = target.stream.context();
         let copy = RecordedCopy {

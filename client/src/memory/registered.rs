@@ -33,7 +33,7 @@ mod guard;
 mod pieces;
 
 use files::{FilePart, NotFound};
-use pieces::page;
+use pieces::page_size;
 
 /// The window's memory comes in units of this many bytes; less would not begin on a page of its own.
 const UNIT: u64 = 64 << 10;
@@ -81,7 +81,7 @@ pub(crate) struct Request {
 /// Checks that pages can be put where the server says.
 fn check_given(connection: &Connection, window: u64, bytes: u64) -> Result<(), CUresult> {
     connection.check_in_host_window(window, bytes)?;
-    if window.is_multiple_of(page()) {
+    if window.is_multiple_of(page_size()) {
         return Ok(());
     }
     crate::log::log!(
@@ -134,8 +134,8 @@ impl Registered {
     pub(crate) fn add(&self, current: &Current, request: Request) -> Result<(), CUresult> {
         let wrong = CUresult::ERROR_INVALID_VALUE;
         let end = request.base.checked_add(request.bytes).ok_or(wrong)?;
-        let last = end.checked_next_multiple_of(page()).ok_or(wrong)?;
-        let pages = request.base / page() * page()..last;
+        let last = end.checked_next_multiple_of(page_size()).ok_or(wrong)?;
+        let pages = request.base / page_size() * page_size()..last;
         let mut blocks = self.blocks();
         let in_use = |at: &Use| at.base < end && request.base < at.base + at.bytes;
         if blocks.iter().any(|block| block.uses.iter().any(in_use)) {
@@ -182,7 +182,7 @@ impl Registered {
                 block.window + (request.base - block.pages.start),
             );
             if let Err(error) = inserted {
-                give_back(current.connection(), &block)?;
+                unshare(current.connection(), &block)?;
                 return Err(error);
             }
             blocks.push(Block {
@@ -214,7 +214,7 @@ impl Registered {
                 });
             }
         };
-        fork::notice();
+        fork::watch_forks();
         let bytes = pages.end - pages.start;
         let reply = connection.call(&HostAlloc {
             context: current.slot(),
@@ -240,7 +240,7 @@ impl Registered {
         if let Err(error) = replaced {
             crate::log::log!("cuMemHostRegister: pages cannot be shared: {error}");
             // Those that are.
-            give_back(connection, &block)?;
+            unshare(connection, &block)?;
             return Err(CUresult::ERROR_OUT_OF_MEMORY);
         }
         Ok(block)
@@ -288,7 +288,7 @@ impl Registered {
                 false
             });
             if block.uses.is_empty()
-                && let Err(error) = give_back(self.connection, block)
+                && let Err(error) = unshare(self.connection, block)
             {
                 result = Some(Err(error));
             }
@@ -402,7 +402,7 @@ fn still_shared(connection: &Connection, block: &Block) -> std::io::Result<Vec<R
 }
 
 /// Gives the program private pages again, and the window's back to the server.
-fn give_back(connection: &Connection, block: &Block) -> Result<(), CUresult> {
+fn unshare(connection: &Connection, block: &Block) -> Result<(), CUresult> {
     let failed = |error: &dyn std::fmt::Display| {
         // The window keeps the pages: the program still has them.
         crate::log::log!("cuMemHostUnregister: pages stay shared with the server: {error}");
@@ -410,7 +410,7 @@ fn give_back(connection: &Connection, block: &Block) -> Result<(), CUresult> {
     };
     if block.of_file {
         let bytes = block.pages.end - block.pages.start;
-        return files::give_back(connection, block.window..block.window + bytes);
+        return files::unshare(connection, block.window..block.window + bytes);
     }
     if !block.pages.is_empty() {
         for part in still_shared(connection, block).map_err(|error| failed(&error))? {

@@ -16,13 +16,13 @@ static STATE: AtomicU8 = AtomicU8::new(OFF);
 
 /// Whether anything is recorded, or is about to be.
 #[inline]
-pub(crate) fn on() -> bool {
+pub(crate) fn is_on() -> bool {
     matches!(STATE.load(Ordering::Relaxed), ASKED | ON)
 }
 
 /// The server asks for it: the next exported function begins, which holds no lock.
 #[cold]
-pub(crate) fn ask() {
+pub(crate) fn request_start() {
     STATE
         .compare_exchange(OFF, ASKED, Ordering::Relaxed, Ordering::Relaxed)
         .ok();

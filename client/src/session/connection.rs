@@ -188,8 +188,8 @@ impl Connection {
         if self.is_over() {
             return Err(self.lost());
         }
-        if self.link.recording() != 0 && !state::on() {
-            state::ask();
+        if self.link.recording() != 0 && !state::is_on() {
+            state::request_start();
         }
         Ok(())
     }
@@ -286,7 +286,7 @@ impl Connection {
             self.link.wait(slot, sequence).map_err(|_| self.lost())?;
         }
         // Every call that waits for work is one at which CUDA shows what kernels have printed.
-        self.show_output();
+        self.print_kernel_output();
         Ok(())
     }
 

@@ -19,9 +19,9 @@ impl Lifecycle for Session {
     }
 
     fn drain(&self, current: &Current) -> Result<(), CUresult> {
-        self.captures.forbid_in(current.handle())?;
+        self.captures.refuse_in_captured(current.handle())?;
         self.streams.drain(current.handle())?;
-        self.pools.synchronized(self);
+        self.pools.trim_after_synchronization(self);
         self.contexts.outcome(current.slot())
     }
 
@@ -34,7 +34,7 @@ impl Lifecycle for Session {
         self.code.modules.forget(&self.code.functions, handle);
         self.arrays.forget(handle);
         self.events.forget(handle);
-        self.streams.end_of(handle);
+        self.streams.end_of_context(handle);
         self.ranges.remove_all(|range| range.context == handle);
     }
 

@@ -30,7 +30,7 @@ unsafe extern "C" {
 impl Connection {
     /// Shows what kernels have printed, if there is anything. Costs one look at shared memory if not.
     #[inline]
-    pub(crate) fn show_output(&self) {
+    pub(crate) fn print_kernel_output(&self) {
         if self.link().output_count() != self.output.shown.load(Ordering::Acquire) {
             self.take_output();
         }

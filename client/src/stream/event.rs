@@ -67,7 +67,7 @@ pub(crate) struct Events {
 
 impl Event {
     /// Whether it keeps time.
-    pub(crate) fn keeps_time(&self) -> bool {
+    pub(crate) fn has_timing(&self) -> bool {
         self.flags.load(Ordering::Relaxed) & CU_EVENT_DISABLE_TIMING == 0
     }
 
@@ -94,7 +94,7 @@ impl Event {
     /// # Errors
     /// CUDA_ERROR_CAPTURED_EVENT if it was recorded in a capture, CUDA_ERROR_INVALID_VALUE if that is
     /// over.
-    pub(crate) fn asked(&self, breaks: bool) -> Result<Option<StreamPlace>, CUresult> {
+    pub(crate) fn place_to_query(&self, breaks: bool) -> Result<Option<StreamPlace>, CUresult> {
         match self.recorded() {
             Recorded::Never => Ok(None),
             Recorded::At(place) => Ok(Some(place)),
@@ -226,7 +226,7 @@ impl Events {
         if event.context.load(Ordering::Relaxed) != target.current.home_handle() {
             return Err(CUresult::ERROR_INVALID_HANDLE);
         }
-        if let Some(capture) = target.standing()? {
+        if let Some(capture) = target.current_capture()? {
             *event.lock() = Recorded::Captured(capture.mark(target.slot)?);
             return Ok(());
         }
@@ -272,7 +272,7 @@ impl Events {
         end: &Event,
     ) -> Result<f32, CUresult> {
         let time = |event: &Event| {
-            let place = event.asked(false)?.filter(|_| event.keeps_time());
+            let place = event.place_to_query(false)?.filter(|_| event.has_timing());
             let timer = event.timer().ok_or(CUresult::ERROR_INVALID_HANDLE)?;
             Ok((place.ok_or(CUresult::ERROR_INVALID_HANDLE)?, timer))
         };
@@ -303,13 +303,13 @@ fn record_shared(slot: u32, target: &Target) -> Result<(), CUresult> {
 ///
 /// # Errors
 /// CUDA_ERROR_ILLEGAL_STATE for `external` where nothing is captured, and those of captures.
-pub(crate) fn make_wait(
+pub(crate) fn wait_for_event(
     target: &Target,
     event: &Event,
     name: CUevent,
     external: bool,
 ) -> Result<(), CUresult> {
-    if let Some(capture) = target.standing()? {
+    if let Some(capture) = target.current_capture()? {
         let what = match event.recorded() {
             _ if external => WaitFor::External(name),
             Recorded::Never => WaitFor::Nothing,

@@ -122,7 +122,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// # Errors
 /// CUDA_ERROR_NOT_PERMITTED within a host function.
 #[inline]
-pub(crate) fn permitted() -> Result<(), CUresult> {
+pub(crate) fn check_outside_host_function() -> Result<(), CUresult> {
     if CALLING.get() {
         return Err(CUresult::ERROR_NOT_PERMITTED);
     }
@@ -213,7 +213,7 @@ pub(crate) fn append(guard: &mut StreamGuard<'_>, call: Call) -> Result<u64, CUr
 }
 
 /// Has something of ours done once a stream has come to a place, or the session is over.
-pub(crate) fn after(
+pub(crate) fn run_after(
     streams: &'static Streams,
     slot: u32,
     sequence: u64,

@@ -177,8 +177,8 @@ impl Streams {
     ///
     /// # Errors
     /// As [`Streams::create`]'s.
-    pub(crate) fn gathering(&'static self, current: &Current) -> Result<Target, CUresult> {
-        let mut known = current.context.gathering();
+    pub(crate) fn all_work_stream(&'static self, current: &Current) -> Result<Target, CUresult> {
+        let mut known = current.context.all_work_stream();
         let key = match known.filter(|key| self.get(*key).is_some()) {
             Some(live) => live,
             None => {
@@ -195,7 +195,7 @@ impl Streams {
     pub(crate) fn make_legacy(&self, slot: u32, context: u64) {
         let id = self.next_id();
         self.table
-            .occupy(slot, |stream| fill(stream, context, 0, 0, id));
+            .insert_at(slot, |stream| fill(stream, context, 0, 0, id));
     }
 
     fn next_id(&self) -> u64 {
@@ -276,7 +276,7 @@ impl Streams {
     /// Ends a stream of a thread that ends, unless its context did before. The thread may end with the
     /// process, from a signal's handler that interrupted a call of its own (`session::exit_hook`): then that call holds
     /// the stream's order, or another place in the ring is, for ever.
-    pub(super) fn end_own(&self, key: Key) {
+    pub(super) fn end_of_thread(&self, key: Key) {
         let Some(stream) = self.table.get(key) else {
             return;
         };
@@ -310,7 +310,7 @@ impl Streams {
 
     /// Ends the streams of a context that is about to end, each by itself: the server ends the context
     /// only when all of the program's work is done, and slots are to be used again before that.
-    pub(crate) fn end_of(&self, context: u64) {
+    pub(crate) fn end_of_context(&self, context: u64) {
         let of_context: Vec<Key> = self.of_context(context).map(|(key, _)| key).collect();
         for key in of_context {
             // One that another thread ended meanwhile is as good; the legacy one goes with the context.
@@ -331,14 +331,14 @@ impl Streams {
                 stream.finished(self, slot, until);
             }
         }
-        self.connection.show_output();
+        self.connection.print_kernel_output();
         Ok(())
     }
 
     /// All streams of a context: its legacy stream, and those that were made.
     pub(crate) fn of_context(&self, context: u64) -> impl Iterator<Item = (Key, &Stream)> {
         let legacy = Key::of(context, HandleKind::Context).and_then(|key| {
-            let legacy = self.table.tenant(key.index())?;
+            let legacy = self.table.current_key(key.index())?;
             Some((legacy, self.table.get(legacy)?))
         });
         legacy

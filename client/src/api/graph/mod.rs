@@ -442,7 +442,7 @@ pub(crate) fn cuGraphRetainUserObject(
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
     let moved = flags & MOVE != 0;
-    graphs()?.give_object(graph.bits(), object.bits(), count, moved)
+    graphs()?.add_user_object(graph.bits(), object.bits(), count, moved)
 }
 
 pub(crate) fn cuGraphReleaseUserObject(
@@ -451,5 +451,5 @@ pub(crate) fn cuGraphReleaseUserObject(
     count: u32,
 ) -> Outcome {
     check_count(count)?;
-    graphs()?.take_object(graph.bits(), object.bits(), count)
+    graphs()?.remove_user_object(graph.bits(), object.bits(), count)
 }

@@ -154,7 +154,7 @@ fn set_attributes(node: CUgraphNode, new: &[CUlaunchAttribute]) -> Outcome {
         let mut attributes = kernel.attributes.clone();
         attributes.retain(|old| new.iter().all(|new| new.id != old.id));
         attributes.extend_from_slice(new);
-        let asked = launch::asked(
+        let asked = launch::read_attributes(
             session.events,
             &current,
             function,
@@ -189,7 +189,7 @@ pub(crate) fn cuGraphMemcpyNodeGetParams(
     node_params: Out<CUDA_MEMCPY3D>,
 ) -> Outcome {
     match graphs()?.payload(node.bits())? {
-        Payload::Copy(copy) => node_params.set(copy.described()),
+        Payload::Copy(copy) => node_params.set(copy.to_memcpy_3d()),
         _ => Err(CUresult::ERROR_INVALID_VALUE),
     }
 }
@@ -211,7 +211,7 @@ pub(crate) fn cuGraphMemsetNodeGetParams(
     node_params: Out<CUDA_MEMSET_NODE_PARAMS>,
 ) -> Outcome {
     match graphs()?.payload(node.bits())? {
-        Payload::Fill(fill) => node_params.set(fill.described()),
+        Payload::Fill(fill) => node_params.set(fill.to_memset_params()),
         _ => Err(CUresult::ERROR_INVALID_VALUE),
     }
 }

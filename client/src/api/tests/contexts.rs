@@ -223,7 +223,7 @@ fn a_fault_is_that_contexts_alone_and_stays() {
     .unwrap();
     assert_eq!(cuCtxSynchronize(), Ok(()));
     cuCtxDestroy(well).unwrap();
-    // The slot's next tenant is not ill.
+    // The slot's next occupant is not ill.
     let next = context(1);
     assert_eq!(cuCtxSynchronize(), Ok(()));
     cuCtxDestroy(next).unwrap();

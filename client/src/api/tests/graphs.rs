@@ -86,7 +86,7 @@ static CALLS: Mutex<Vec<(usize, Outcome)>> = Mutex::new(Vec::new());
 
 extern "C" fn note(data: *mut c_void) {
     // What a host function must not call says so.
-    let asked = crate::stream::host_function::permitted();
+    let asked = crate::stream::host_function::check_outside_host_function();
     CALLS.lock().unwrap().push((data.addr(), asked));
 }
 

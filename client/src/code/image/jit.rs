@@ -123,21 +123,21 @@ impl Jit {
     /// Tells the program of what is no image at all.
     pub(crate) fn no_image(&self, code: CUresult) {
         if code == CUresult::ERROR_INVALID_IMAGE {
-            self.give(b"", b"error: the bytes are no CUDA image\n");
+            self.write_logs(b"", b"error: the bytes are no CUDA image\n");
         }
     }
 
     /// Hands the server's log to the program: to the error log if the image failed.
-    pub(crate) fn take_log(&mut self, status: CUresult, text: &[u8]) {
+    pub(crate) fn write_server_log(&mut self, status: CUresult, text: &[u8]) {
         if status == CUresult::SUCCESS {
-            self.give(text, b"");
+            self.write_logs(text, b"");
         } else {
-            self.give(b"", text);
+            self.write_logs(b"", text);
         }
     }
 
     /// Hands both logs to the program.
-    pub(crate) fn give(&self, info: &[u8], errors: &[u8]) {
+    pub(crate) fn write_logs(&self, info: &[u8], errors: &[u8]) {
         self.info.write(info);
         self.error.write(errors);
         if let Some(place) = self.wall_time {
@@ -196,7 +196,7 @@ mod tests {
         ];
         // SAFETY: both arrays have five entries, and the buffers at least the sizes that are said.
         let mut jit = unsafe { Jit::read(5, options.as_ptr(), values.as_mut_ptr()) }.unwrap();
-        jit.take_log(CUresult::ERROR_INVALID_PTX, b"line 7: no");
+        jit.write_server_log(CUresult::ERROR_INVALID_PTX, b"line 7: no");
         assert_eq!(&errors, b"line \0\xff\xff");
         assert_eq!(values[1].addr(), 6);
         assert_eq!((infos[0], values[3].addr()), (0, 0));

@@ -66,7 +66,7 @@ impl Image {
         let bytes = unsafe { std::slice::from_raw_parts(found.start, found.bytes) };
         let (image, log) = Self::load_bytes(connection, bytes, jit.options())?;
         let status = image.as_ref().err().copied().unwrap_or(CUresult::SUCCESS);
-        jit.take_log(status, &log);
+        jit.write_server_log(status, &log);
         image
     }
 

@@ -46,7 +46,7 @@ impl LaunchConfig {
 }
 
 /// An attribute as it travels.
-pub(crate) fn wire_form(attribute: &CUlaunchAttribute) -> [u8; ATTRIBUTE_BYTES] {
+pub(crate) fn encode_attribute(attribute: &CUlaunchAttribute) -> [u8; ATTRIBUTE_BYTES] {
     let mut bytes = [0; ATTRIBUTE_BYTES];
     bytes[..4].copy_from_slice(&attribute.id.0.to_le_bytes());
     bytes[8..].copy_from_slice(&attribute.value.0);
@@ -87,7 +87,7 @@ fn check_cluster(
 fn event(events: &Events, value: &CUlaunchAttributeValue) -> Result<CUevent, CUresult> {
     let event = CUevent::from_bits(long(value, 0));
     let known = events.get(event)?;
-    match known.keeps_time() {
+    match known.has_timing() {
         // Only events without times can be recorded from within a kernel.
         true => Err(CUresult::ERROR_NOT_SUPPORTED),
         false => Ok(event),
@@ -100,7 +100,7 @@ fn event(events: &Events, value: &CUlaunchAttributeValue) -> Result<CUevent, CUr
 /// CUDA_ERROR_INVALID_VALUE for attributes that launches do not have and for wrong values,
 /// CUDA_ERROR_INVALID_CLUSTER_SIZE, CUDA_ERROR_INVALID_HANDLE for dead events, and
 /// CUDA_ERROR_NOT_SUPPORTED for what cannot be done.
-pub(crate) fn asked(
+pub(crate) fn read_attributes(
     events: &Events,
     current: &Current,
     function: &Function,
@@ -149,7 +149,7 @@ pub(crate) fn asked(
             // A stream's own, such as its synchronisation policy, and those that there are not.
             _ => return Err(CUresult::ERROR_INVALID_VALUE),
         }
-        asked.raw.extend(wire_form(attribute));
+        asked.raw.extend(encode_attribute(attribute));
     }
     Ok(asked)
 }

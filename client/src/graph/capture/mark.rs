@@ -47,7 +47,7 @@ impl CapturePoint {
     }
 
     /// Breaks its capture.
-    pub(super) fn break_it(&self) {
+    pub(super) fn invalidate_capture(&self) {
         self.capture.state().broken = true;
     }
 }

@@ -76,7 +76,7 @@ impl capture::Capture for Capture {
         if !mark.is_of(&self) {
             mark.check()?;
             self.state().broken = true;
-            mark.break_it();
+            mark.invalidate_capture();
             return Err(CUresult::ERROR_STREAM_CAPTURE_MERGE);
         }
         let mut state = self.state();

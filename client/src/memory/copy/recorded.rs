@@ -37,7 +37,7 @@ fn kind(place: Location) -> (CUmemorytype, u64) {
 
 impl RecordedCopy {
     /// It as CUDA describes copies.
-    pub(crate) fn described(&self) -> CUDA_MEMCPY3D {
+    pub(crate) fn to_memcpy_3d(&self) -> CUDA_MEMCPY3D {
         if let Some(given) = &self.given {
             return **given;
         }

@@ -103,7 +103,7 @@ pub(super) fn enqueue(
 }
 
 /// Writes a copy down of what the server reaches on both sides.
-pub(crate) fn written(to: &CopySide, from: &CopySide, extent: &Extent) -> EncodedRequest {
+pub(crate) fn encode_copy(to: &CopySide, from: &CopySide, extent: &Extent) -> EncodedRequest {
     match CopyRequest::of(&End::of(to), &End::of(from), extent) {
         CopyRequest::Plain(copy) => EncodedRequest::new(&copy, &[]),
         CopyRequest::Array(copy) => EncodedRequest::new(&copy, &[]),

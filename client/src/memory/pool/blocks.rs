@@ -139,7 +139,7 @@ impl Pools {
     }
 
     /// Notes that other processes may have an allocation.
-    pub(crate) fn note_exported(&self, range: &Range) -> Result<(), CUresult> {
+    pub(crate) fn mark_exported(&self, range: &Range) -> Result<(), CUresult> {
         let pool = self.get(range.pool)?;
         let mut state = pool.state();
         let given = state.given.get_mut(&range.base);
@@ -185,7 +185,7 @@ impl Pools {
 
     /// The program has synchronised: pools give back what they hold beyond their thresholds.
     #[inline]
-    pub(crate) fn synchronized(&self, connection: &Connection) {
+    pub(crate) fn trim_after_synchronization(&self, connection: &Connection) {
         if self.waits.any_free_block() {
             self.release_excess(connection);
         }

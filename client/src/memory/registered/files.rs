@@ -120,7 +120,7 @@ impl FilePart {
 }
 
 /// Ends what [`FilePart::share`] made.
-pub(super) fn give_back(connection: &Connection, window: Range<u64>) -> Result<(), CUresult> {
+pub(super) fn unshare(connection: &Connection, window: Range<u64>) -> Result<(), CUresult> {
     let access = ProtFlags::READ | ProtFlags::WRITE;
     let file = connection.host_memory();
     // SAFETY: these addresses of the window are a registration's that ends; what was there before, the

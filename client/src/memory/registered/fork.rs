@@ -26,7 +26,7 @@ unsafe extern "C" {
 }
 
 /// Has forks noticed from now on.
-pub(super) fn notice() {
+pub(super) fn watch_forks() {
     static NOTICED: Once = Once::new();
     NOTICED.call_once(|| {
         // SAFETY: the three functions live as long as this library, which is never unloaded once it

@@ -22,7 +22,7 @@ const SHARE: u64 = 8 << 20;
 const THREADS: usize = 8;
 
 /// Bytes of a page.
-pub(super) fn page() -> u64 {
+pub(super) fn page_size() -> u64 {
     rustix::param::page_size() as u64
 }
 
@@ -35,13 +35,13 @@ pub(super) fn pointer(address: u64) -> *mut c_void {
 /// own.
 pub(super) fn pieces(pages: Range<u64>) -> impl Iterator<Item = Range<u64>> {
     let mut at = pages.start;
-    let inner_end = pages.end - page();
+    let inner_end = pages.end - page_size();
     std::iter::from_fn(move || {
         if at >= pages.end {
             return None;
         }
         let end = if at == pages.start || at >= inner_end {
-            at + page()
+            at + page_size()
         } else {
             (at / PIECE * PIECE + PIECE).min(inner_end)
         };
@@ -61,7 +61,7 @@ pub(super) fn each(
     work: impl Fn(&Range<u64>) -> rustix::io::Result<()> + Sync,
 ) -> rustix::io::Result<()> {
     let is_end = |piece: &Range<u64>| {
-        let alone = piece.end - piece.start == page();
+        let alone = piece.end - piece.start == page_size();
         alone && (piece.start == pages.start || piece.end == pages.end)
     };
     let (ends, inner): (Vec<_>, Vec<_>) = pieces(pages.clone()).partition(is_end);
@@ -112,7 +112,7 @@ pub(super) fn each(
 /// # Safety
 /// As [`std::ptr::copy_nonoverlapping`]; nobody else touches `to`.
 unsafe fn copy_differences(from: *const u8, to: *mut u8, bytes: usize) {
-    let step = page() as usize;
+    let step = page_size() as usize;
     for at in (0..bytes).step_by(step) {
         // SAFETY: the caller's promise; all of it is whole pages.
         unsafe {
@@ -244,7 +244,7 @@ mod tests {
 
     #[test]
     fn pieces_cover_all_pages_and_the_ends_are_alone() {
-        let page = page();
+        let page = page_size();
         for first in [0, 16, 511, 512] {
             for count in [1, 2, 3, 512, 513, 514, 2000] {
                 let pages = first * page..(first + count) * page;
