@@ -94,8 +94,8 @@ impl From<SocketError> for ConnectError {
 impl ConnectError {
     /// Whether it says that nobody listens at the path.
     #[must_use]
-    pub fn nobody_there(&self) -> bool {
-        matches!(self, Self::Socket(error) if error.nobody_there())
+    pub fn is_nobody_listening(&self) -> bool {
+        matches!(self, Self::Socket(error) if error.is_nobody_listening())
     }
 }
 

@@ -70,7 +70,11 @@ impl From<Unreadable> for ViewError {
 ///
 /// # Errors
 /// When nobody answers in time, or with something else.
-pub fn ask(socket: &Path, request: ViewRequest, most: Duration) -> Result<View, ViewError> {
+pub fn request_view(
+    socket: &Path,
+    request: ViewRequest,
+    most: Duration,
+) -> Result<View, ViewError> {
     let connection = connect(socket, Some(most))?;
     connection.set_receive_timeout(Some(most))?;
     let hello = Packet::Hello(Hello {
@@ -120,7 +124,7 @@ mod tests {
                     let _ = connection.send(&packet, &[]);
                 }
             });
-            ask(&socket, ViewRequest::default(), MOST)
+            request_view(&socket, ViewRequest::default(), MOST)
         })
     }
 

@@ -3,16 +3,16 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use platform::kubernetes::authority::Mender;
+use platform::kubernetes::authority::AuthorityFixer;
 
 /// What comes out when they arrive in pieces of so many bytes.
 fn mended(bytes: &[u8], piece: usize) -> Vec<u8> {
-    let mut mender = Mender::default();
+    let mut mender = AuthorityFixer::default();
     let mut all = Vec::new();
     let mut space = [0; 61];
-    let mut give = |mender: &mut Mender| {
+    let mut give = |mender: &mut AuthorityFixer| {
         loop {
-            match mender.give(&mut space) {
+            match mender.read_fixed(&mut space) {
                 0 => break,
                 given => all.extend_from_slice(&space[..given]),
             }

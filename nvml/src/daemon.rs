@@ -24,7 +24,7 @@ pub(crate) fn view(gone: nvmlReturn_t) -> Result<View, nvmlReturn_t> {
         memory_limit: daemon_interface::environment::variable("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT")
             .map(|text| text.to_string_lossy().into_owned()),
     };
-    view::ask(&control_socket(), request, MOST).map_err(|error| {
+    view::request_view(&control_socket(), request, MOST).map_err(|error| {
         log!("cannot ask the daemon: {error}");
         code(&error, gone)
     })

@@ -7,7 +7,7 @@
 //! * [`api`]: one function for each that is answered here, by family;
 //! * [`state`]: whether the library is initialised, and the devices that there are;
 //! * [`daemon`]: asking the control daemon, anew for everything that can change;
-//! * [`looks`]: what was used between two answers of the daemon's;
+//! * [`usage_samples`]: what was used between two answers of the daemon's;
 //! * [`sensors`]: the driver's own library, for what a device measures.
 //!
 //! The library is a guest in somebody else's process: it prints nothing, keeps no thread, no lock and no
@@ -18,11 +18,11 @@ mod api;
 mod daemon;
 mod exports;
 mod log;
-mod looks;
 mod params;
 mod sensors;
 mod state;
 mod structs;
+mod usage_samples;
 
 /// Tells a daemon that looks for the driver's own library that this file is not it.
 #[used]

@@ -7,7 +7,7 @@ use std::fs::OpenOptions;
 use std::io::Write;
 
 /// Adds a line, in one write, so that lines of several processes do not mix.
-pub(crate) fn line(text: std::fmt::Arguments<'_>) {
+pub(crate) fn write_line(text: std::fmt::Arguments<'_>) {
     let Some(path) = daemon_interface::environment::variable("OPENMPS_CLIENT_LOG") else {
         return;
     };
@@ -22,6 +22,6 @@ pub(crate) fn line(text: std::fmt::Arguments<'_>) {
 
 /// Adds a formatted line to the client's log.
 macro_rules! log {
-    ($($arg:tt)*) => { $crate::log::line(format_args!($($arg)*)) };
+    ($($arg:tt)*) => { $crate::log::write_line(format_args!($($arg)*)) };
 }
 pub(crate) use log;

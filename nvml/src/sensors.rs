@@ -44,19 +44,19 @@ type ByUuid = unsafe extern "C" fn(*const c_char, *mut nvmlDevice_t) -> nvmlRetu
 
 /// The library, initialised, and never closed.
 #[derive(Debug)]
-pub(crate) struct Real {
+pub(crate) struct DriverNvml {
     library: *mut c_void,
     by_uuid: ByUuid,
 }
 
 /// The library; null before somebody looks for it.
-static REAL: AtomicPtr<Real> = AtomicPtr::new(std::ptr::null_mut());
+static REAL: AtomicPtr<DriverNvml> = AtomicPtr::new(std::ptr::null_mut());
 
 /// Stands in [`REAL`] where there is none: no library is at this address.
-const NONE: *mut Real = std::ptr::without_provenance_mut(1);
+const NONE: *mut DriverNvml = std::ptr::without_provenance_mut(1);
 
 /// The library, if it is there and works.
-fn real() -> Option<&'static Real> {
+fn real() -> Option<&'static DriverNvml> {
     let mut known = REAL.load(Ordering::Acquire);
     if known.is_null() {
         let found = open().map_or(NONE, |real| Box::leak(Box::new(real)));
@@ -71,7 +71,7 @@ fn real() -> Option<&'static Real> {
     unsafe { known.as_ref() }
 }
 
-fn open() -> Option<Real> {
+fn open() -> Option<DriverNvml> {
     let named = daemon_interface::environment::variable(VARIABLE).filter(|path| !path.is_empty());
     let paths = match named {
         Some(path) => vec![PathBuf::from(path)],
@@ -89,7 +89,7 @@ fn open() -> Option<Real> {
     })
 }
 
-fn open_at(path: PathBuf) -> Option<Real> {
+fn open_at(path: PathBuf) -> Option<DriverNvml> {
     let path = CString::new(path.into_os_string().into_vec()).ok()?;
     // SAFETY: a text with its NUL. Running the library's constructors is what loading it means; that it is
     // NVIDIA's is what whoever installed it at this place says.
@@ -105,7 +105,7 @@ fn open_at(path: PathBuf) -> Option<Real> {
     usable
 }
 
-fn usable(library: *mut c_void) -> Option<Real> {
+fn usable(library: *mut c_void) -> Option<DriverNvml> {
     // SAFETY: `library` is open.
     if !unsafe { dlsym(library, OURS.as_ptr()) }.is_null() {
         return None;
@@ -121,7 +121,7 @@ fn usable(library: *mut c_void) -> Option<Real> {
     };
     // SAFETY: no pointers.
     let code = unsafe { init() };
-    (code == nvmlReturn_t::SUCCESS).then_some(Real { library, by_uuid })
+    (code == nvmlReturn_t::SUCCESS).then_some(DriverNvml { library, by_uuid })
 }
 
 fn symbol(library: *mut c_void, name: &CStr) -> Option<*mut c_void> {
@@ -144,7 +144,7 @@ pub(crate) fn function(name: &CStr) -> Result<(*mut c_void, Translator), nvmlRet
 /// Turns the program's arguments into the driver's.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Translator {
-    real: &'static Real,
+    real: &'static DriverNvml,
     facts: &'static Facts,
 }
 

@@ -118,7 +118,7 @@ pub(crate) fn shutdown() -> Result<(), nvmlReturn_t> {
 ///
 /// # Errors
 /// NVML_ERROR_GPU_IS_LOST when the daemon or the device is gone; else what comes of asking.
-pub(crate) fn now(device: &Device) -> Result<(View, usize), nvmlReturn_t> {
+pub(crate) fn current_view(device: &Device) -> Result<(View, usize), nvmlReturn_t> {
     let view = daemon::view(nvmlReturn_t::ERROR_GPU_IS_LOST)?;
     let mut devices = view.devices.iter();
     let at = devices.position(|viewed| viewed.device.uuid == device.listed.uuid);

@@ -7,7 +7,7 @@ use std::process::{Child, Command as Process, ExitCode, Stdio};
 
 use anyhow::{Context, Result};
 use control::Directories;
-use platform::compose::{greeting, visible};
+use platform::compose::{log_header, visible};
 
 use crate::embedded;
 use crate::logs::{LOOK, Logs};
@@ -44,7 +44,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         gpus = visible(gpus, named.as_deref()).map_err(anyhow::Error::msg)?;
     }
     let shared_memory = rustix::fs::statvfs("/dev/shm").ok();
-    say(&greeting(
+    say(&log_header(
         shared_memory.map(|facts| facts.f_blocks.saturating_mul(facts.f_frsize)),
         variable("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE").as_deref(),
         &gpus,

@@ -146,7 +146,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         None => None,
     };
     let bar = screen.bar(u64::from(arguments.clients) * 2 + 1);
-    let stage = Stage::new(&daemon, arguments, &screen, &bar, &stop)?;
+    let stage = DemoRun::new(&daemon, arguments, &screen, &bar, &stop)?;
 
     let result = (|| {
         let together = stage.run_together()?;
@@ -252,7 +252,7 @@ fn parse_percentage(text: &str) -> Result<String> {
 
 /// Where the programs run: everything that their starts have in common.
 #[derive(Debug)]
-struct Stage<'a> {
+struct DemoRun<'a> {
     daemon: &'a PrivateDaemon,
     arguments: &'a Arguments,
     screen: &'a Screen,
@@ -262,7 +262,7 @@ struct Stage<'a> {
     nbody: PathBuf,
 }
 
-impl<'a> Stage<'a> {
+impl<'a> DemoRun<'a> {
     fn new(
         daemon: &'a PrivateDaemon,
         arguments: &'a Arguments,

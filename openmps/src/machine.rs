@@ -187,9 +187,9 @@ impl Daemon {
             all,
             memory_limit: variable("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"),
         };
-        match view::ask(socket, request, within) {
+        match view::request_view(socket, request, within) {
             Ok(view) => Ok(Some(view)),
-            Err(ViewError::Socket(error)) if error.nobody_there() => Ok(None),
+            Err(ViewError::Socket(error)) if error.is_nobody_listening() => Ok(None),
             Err(error) => Err(error).context("cannot ask the daemon"),
         }
     }

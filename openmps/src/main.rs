@@ -8,6 +8,7 @@ mod cloudpods;
 mod command;
 mod compose;
 mod confinement;
+mod container_names;
 mod demo;
 mod doctor;
 #[cfg(target_env = "gnu")]
@@ -22,7 +23,6 @@ mod machine;
 mod markup;
 mod metrics;
 mod page;
-mod place;
 mod private_daemon;
 mod ptxas;
 mod reach;

@@ -17,7 +17,7 @@ fn closed_folder(file: &Path) -> Option<PathBuf> {
 }
 
 /// What is to be done about a socket that this user may not connect to, if it is a folder's fault.
-pub fn mend(socket: &Path) -> Option<String> {
+pub fn how_to_reach(socket: &Path) -> Option<String> {
     let folder = closed_folder(socket)?;
     let user = rustix::process::geteuid().as_raw();
     let mode = std::fs::metadata(&folder).map_or(0, |facts| facts.permissions().mode() & 0o7777);

@@ -66,7 +66,7 @@ pub fn run_with(arguments: &Arguments, variables: &[(&str, &OsStr)]) -> Result<E
         (Err(error @ ConnectError::Untrusted(_)), Some(_)) => {
             bail!("cannot use a daemon: {error}")
         }
-        (Err(error), Some(_)) if let Some(mend) = reach::mend(&socket) => {
+        (Err(error), Some(_)) if let Some(mend) = reach::how_to_reach(&socket) => {
             bail!("cannot reach a daemon: {error}\n  -> {mend}")
         }
         (Err(error), Some(_)) => bail!(

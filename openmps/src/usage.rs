@@ -8,7 +8,7 @@ use std::time::Duration;
 use protocol::control_messages::{DeviceAccount, View, ViewedProcess};
 use serde::Serialize;
 
-use crate::place::{Place, Places};
+use crate::container_names::{ContainerName, ContainerNames};
 
 /// What all devices were used for.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -61,7 +61,7 @@ pub struct ClientUsage {
     pub label: Option<String>,
     /// Its container's and pod's names, or what stands for them.
     #[serde(flatten)]
-    pub place: Place,
+    pub place: ContainerName,
     /// Bytes of the device's memory that it has.
     pub memory: u64,
     /// Bytes that it may have.
@@ -190,7 +190,7 @@ pub fn between(earlier: Option<&View>, now: &View) -> Usage {
         .filter(|process| !process.is_server)
         .map(|process| (key(process), process.account))
         .collect();
-    let (users, places) = (Users::default(), Places::of_node());
+    let (users, places) = (Users::default(), ContainerNames::of_node());
     let devices = (0..).zip(&now.devices).map(|(ordinal, viewed)| {
         let multiprocessors = viewed.device.multiprocessors;
         let before = earlier.and_then(|view| view.devices.get(ordinal as usize));

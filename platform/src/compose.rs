@@ -5,7 +5,7 @@ use crate::gpus::Gpu;
 /// The lines before the daemon's own. `shared_memory` is how large /dev/shm is, if there is one;
 /// `percentage` is CUDA_MPS_ACTIVE_THREAD_PERCENTAGE.
 #[must_use]
-pub fn greeting(shared_memory: Option<u64>, percentage: Option<&str>, gpus: &[Gpu]) -> String {
+pub fn log_header(shared_memory: Option<u64>, percentage: Option<&str>, gpus: &[Gpu]) -> String {
     let mut text = String::new();
     if let Some(bytes) = shared_memory {
         text += &format!("Size of /dev/shm: {bytes} bytes\n");
@@ -100,7 +100,7 @@ mod tests {
     #[test]
     fn the_greeting_is_the_walk_throughs() {
         assert_eq!(
-            greeting(Some(67_108_864), Some("33"), &[gpu()]),
+            log_header(Some(67_108_864), Some("33"), &[gpu()]),
             "Size of /dev/shm: 67108864 bytes\n\
              CUDA_MPS_ACTIVE_THREAD_PERCENTAGE: 33\n\
              Available GPUs:\n\

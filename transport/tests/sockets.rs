@@ -125,7 +125,11 @@ fn waiting_has_limits() {
 fn a_listener_tells_who_connected() {
     let folder = Folder::new("sockets");
     let path = folder.0.join("control");
-    assert!(Connection::connect(&path).unwrap_err().nobody_there());
+    assert!(
+        Connection::connect(&path)
+            .unwrap_err()
+            .is_nobody_listening()
+    );
     let listener = Listener::bind(&path).unwrap();
     assert!(listener.try_accept().unwrap().is_none());
     let connector = path.clone();
@@ -149,7 +153,11 @@ fn a_listener_tells_who_connected() {
     let second = Listener::bind(&path).unwrap_err().to_string();
     assert!(second.contains("control"), "{second}");
     drop(listener);
-    assert!(Connection::connect(&path).unwrap_err().nobody_there());
+    assert!(
+        Connection::connect(&path)
+            .unwrap_err()
+            .is_nobody_listening()
+    );
 }
 
 #[test]

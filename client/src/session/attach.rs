@@ -79,7 +79,7 @@ fn connect() -> Result<Connection, CUresult> {
         let left = patience.saturating_sub(begin.elapsed());
         match daemon_interface::connect(&path, Some(left.max(WELCOME_TIMEOUT))) {
             Ok(connection) => return Ok(connection),
-            Err(error) if error.nobody_there() && !left.is_zero() => {
+            Err(error) if error.is_nobody_listening() && !left.is_zero() => {
                 std::thread::sleep(RETRY.min(left));
             }
             Err(_) if names_several(&path) => {

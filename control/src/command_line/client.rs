@@ -33,7 +33,7 @@ pub enum AskError {
 
 impl From<SocketError> for AskError {
     fn from(error: SocketError) -> Self {
-        if error.nobody_there() {
+        if error.is_nobody_listening() {
             Self::NoDaemon
         } else {
             Self::Socket(error)

@@ -350,7 +350,7 @@ pub(crate) fn nvmlDeviceGetComputeMode(
     let (_, known) = of(device)?;
     mode.required()?;
     if known.is_software {
-        let (view, at) = state::now(known)?;
+        let (view, at) = state::current_view(known)?;
         let viewed = view.devices.get(at).and_then(|viewed| viewed.mode);
         return mode.set(viewed.ok_or(nvmlReturn_t::ERROR_NOT_SUPPORTED)?);
     }

@@ -13,7 +13,7 @@ use crate::structs::{nvmlDevice_t, nvmlMemory_t, nvmlMemory_v2_t, version};
 
 fn of(device: nvmlDevice_t) -> Result<ViewedDevice, nvmlReturn_t> {
     let (_, device) = state::facts()?.device(device)?;
-    let (mut view, at) = state::now(device)?;
+    let (mut view, at) = state::current_view(device)?;
     Ok(view.devices.swap_remove(at))
 }
 

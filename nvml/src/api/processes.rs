@@ -67,7 +67,7 @@ impl From<Process> for nvmlProcessDetail_v1_t {
 /// Those of a device that this process is shown.
 fn processes(device: nvmlDevice_t) -> Result<Vec<Process>, nvmlReturn_t> {
     let (_, device) = state::facts()?.device(device)?;
-    let (view, at) = state::now(device)?;
+    let (view, at) = state::current_view(device)?;
     let on_it = view.processes.iter();
     let on_it = on_it.filter(|process| process.device as usize == at);
     Ok(on_it

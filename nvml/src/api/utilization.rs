@@ -6,12 +6,12 @@
 use cuda_abi::nvml::nvmlReturn_t;
 
 use super::version_is;
-use crate::looks::{Used, used_since};
 use crate::params::{ListOut, Out};
 use crate::structs::{
     nvmlDevice_t, nvmlProcessUtilizationInfo_v1_t, nvmlProcessUtilizationSample_t,
     nvmlProcessesUtilizationInfo_t, nvmlUtilization_t, version,
 };
+use crate::usage_samples::{ProcessUsage, used_since};
 use crate::{sensors, state};
 
 /// Percent of a part, which is 100 at most: what ran at all is not 0.
@@ -19,7 +19,7 @@ fn percent(part: f64) -> u32 {
     (part * 100.0).ceil().clamp(0.0, 100.0) as u32
 }
 
-fn sum(used: &[Used], part: fn(&Used) -> f64) -> u32 {
+fn sum(used: &[ProcessUsage], part: fn(&ProcessUsage) -> f64) -> u32 {
     percent(used.iter().map(part).sum())
 }
 
@@ -57,10 +57,10 @@ fn working(
     device: nvmlDevice_t,
     since: u64,
     has_room: bool,
-) -> Result<(u64, Vec<Used>), nvmlReturn_t> {
+) -> Result<(u64, Vec<ProcessUsage>), nvmlReturn_t> {
     let (_, known) = state::facts()?.device(device)?;
     let (at, mut used) = used_since(known, since)?;
-    let works = |used: &Used| used.multiprocessors > 0.0 || used.copies > 0.0;
+    let works = |used: &ProcessUsage| used.multiprocessors > 0.0 || used.copies > 0.0;
     if !used.iter().any(works) {
         return Err(nvmlReturn_t::ERROR_NOT_FOUND);
     }

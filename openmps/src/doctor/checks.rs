@@ -214,7 +214,7 @@ fn daemon(directories: &Directories) -> Finding {
         Err(error) => Finding::problem(
             SUBJECT,
             format!("{}: {error}", socket.display()),
-            reach::mend(&socket).unwrap_or_else(|| {
+            reach::how_to_reach(&socket).unwrap_or_else(|| {
                 "the socket must be open to this user, and the daemon of the same release".into()
             }),
         ),

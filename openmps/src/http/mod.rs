@@ -7,7 +7,7 @@ mod question;
 mod serve;
 
 pub use question::{Method, Question};
-pub use serve::{Address, Listening, WITHIN};
+pub use serve::{Address, HttpListener, WITHIN};
 
 /// What somebody is answered.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,7 +45,7 @@ impl Answer {
     }
 
     /// The same with further lines of its head.
-    pub fn with(self, headers: &'static [(&'static str, &'static str)]) -> Self {
+    pub fn with_headers(self, headers: &'static [(&'static str, &'static str)]) -> Self {
         Self { headers, ..self }
     }
 
@@ -74,7 +74,7 @@ mod tests {
 
     #[test]
     fn a_head_has_the_length_and_further_lines() {
-        let answer = Answer::line("404 Not Found", "nothing").with(&[("A", "b")]);
+        let answer = Answer::line("404 Not Found", "nothing").with_headers(&[("A", "b")]);
         assert_eq!(
             answer.head(),
             "HTTP/1.1 404 Not Found\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: 8\r\n\

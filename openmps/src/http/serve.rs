@@ -1,4 +1,4 @@
-//! Listening, and a bounded number of threads that answer.
+//! Listening for HTTP, and a bounded number of threads that answer.
 //!
 //! Owns the bounds of a connection. Must not know what is asked for: who starts it says what is answered.
 
@@ -94,7 +94,7 @@ impl Stream for UnixStream {
 type Accept = Box<dyn Fn() -> std::io::Result<Box<dyn Stream>> + Send + Sync>;
 
 /// A place where connections come in. Dropping it takes the socket's file away.
-pub struct Listening {
+pub struct HttpListener {
     accept: Arc<Accept>,
     /// `http://ADDRESS:PORT` or `unix:PATH`.
     pub url: String,
@@ -102,9 +102,9 @@ pub struct Listening {
     file: Option<PathBuf>,
 }
 
-impl Listening {
+impl HttpListener {
     /// Listens there.
-    pub fn at(address: &Address) -> Result<Self> {
+    pub fn bind(address: &Address) -> Result<Self> {
         Ok(match address {
             Address::Tcp(to) => {
                 let listener = TcpListener::bind(to)
@@ -154,7 +154,7 @@ impl Listening {
     }
 }
 
-impl Drop for Listening {
+impl Drop for HttpListener {
     fn drop(&mut self) {
         // Whoever has put something else there since keeps it.
         if let Some(path) = &self.file

@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use protocol::control_messages::View;
 
 use super::text::{Format, page};
-use crate::http::{Address, Answer, Listening, Method, Question, TEXT, WITHIN};
+use crate::http::{Address, Answer, HttpListener, Method, Question, TEXT, WITHIN};
 use crate::machine;
 
 /// For how long an answer of the daemon's is given to others too.
@@ -22,7 +22,7 @@ pub fn serve(address: &Address, hostname: String) -> Result<ExitCode> {
         signal_hook::consts::SIGTERM,
         signal_hook::consts::SIGINT,
     ])?;
-    let listening = Listening::at(address)?;
+    let listening = HttpListener::bind(address)?;
     match address {
         Address::Tcp(_) => eprintln!("openmps metrics: {}/metrics", listening.url),
         Address::Unix(_) => eprintln!("openmps metrics: {}", listening.url),
@@ -72,7 +72,9 @@ impl Page {
             }
             (Method::Get, "/") => Answer::ok(TEXT, "OpenMPS: metrics are at /metrics\n"),
             (Method::Get, _) => Answer::line("404 Not Found", "metrics are at /metrics"),
-            _ => Answer::line("405 Method Not Allowed", "only GET").with(&[("Allow", "GET")]),
+            _ => {
+                Answer::line("405 Method Not Allowed", "only GET").with_headers(&[("Allow", "GET")])
+            }
         }
     }
 }

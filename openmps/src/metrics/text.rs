@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 
 use protocol::control_messages::{DeviceAccount, View, ViewedDevice, ViewedProcess};
 
-use crate::place::Places;
+use crate::container_names::ContainerNames;
 use crate::usage::{self, Users};
 
 /// Which of the two formats.
@@ -139,7 +139,7 @@ pub fn page(view: &View, hostname: &str, format: Format) -> String {
             );
         },
     );
-    let (users, places) = (Users::default(), Places::of_node());
+    let (users, places) = (Users::default(), ContainerNames::of_node());
     let ordinals: Vec<String> = (0..view.devices.len())
         .map(|ordinal| ordinal.to_string())
         .collect();

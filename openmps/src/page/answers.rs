@@ -96,7 +96,7 @@ impl Answers {
     }
 
     pub fn answer(&self, question: &Question) -> Answer {
-        let answer = self.guard.knows_host(question).and_then(|()| {
+        let answer = self.guard.check_host(question).and_then(|()| {
             match (question.method, &*question.path) {
                 (Method::Post, "/api/change") => self.change(question),
                 (Method::Post, "/api/timeline") => self.record(question),
@@ -107,7 +107,7 @@ impl Answers {
         });
         let answer = answer.unwrap_or_else(|refusal| refusal);
         match answer.headers {
-            [] => answer.with(HEADERS),
+            [] => answer.with_headers(HEADERS),
             // A refusal's own line says more to its reader, who is no page.
             _ => answer,
         }
@@ -119,7 +119,7 @@ impl Answers {
         }
         match path {
             "/api/now" | "/api/recent" | "/api/history" | "/api/log" | "/api/timeline" => {
-                self.guard.may_look(question)?;
+                self.guard.check_token(question)?;
             }
             _ => return Err(Answer::line("404 Not Found", "there is no such page")),
         }
@@ -199,8 +199,8 @@ impl Answers {
 fn only(method: &'static str) -> Answer {
     let answer = Answer::line("405 Method Not Allowed", &format!("only {method}"));
     match method {
-        "POST" => answer.with(&[("Allow", "POST")]),
-        _ => answer.with(&[("Allow", "GET")]),
+        "POST" => answer.with_headers(&[("Allow", "POST")]),
+        _ => answer.with_headers(&[("Allow", "GET")]),
     }
 }
 

@@ -40,7 +40,7 @@ impl Guard {
     ///
     /// # Errors
     /// What is answered then.
-    pub fn knows_host(&self, question: &Question) -> Result<(), Answer> {
+    pub fn check_host(&self, question: &Question) -> Result<(), Answer> {
         let host = question.header("host").unwrap_or_default();
         match self.is_name_of_ours(host) {
             true => Ok(()),
@@ -55,7 +55,7 @@ impl Guard {
     ///
     /// # Errors
     /// What is answered to those that may not.
-    pub fn may_look(&self, question: &Question) -> Result<(), Answer> {
+    pub fn check_token(&self, question: &Question) -> Result<(), Answer> {
         match self.is_private {
             true => self.has_token(question),
             false => Ok(()),
@@ -87,7 +87,7 @@ impl Guard {
         let Some(given) = given.strip_prefix("Bearer ") else {
             let why = "this needs the token that the page's server has";
             return Err(Answer::line("401 Unauthorized", why)
-                .with(&[("WWW-Authenticate", "Bearer realm=\"OpenMPS\"")]));
+                .with_headers(&[("WWW-Authenticate", "Bearer realm=\"OpenMPS\"")]));
         };
         match is_same(given.trim().as_bytes(), self.token.as_bytes()) {
             true => Ok(()),
@@ -206,7 +206,7 @@ mod tests {
             ("a@localhost", false),
             ("", false),
         ] {
-            let asked = guard(false).knows_host(&question(&[&format!("Host: {host}")]));
+            let asked = guard(false).check_host(&question(&[&format!("Host: {host}")]));
             assert_eq!(asked.is_ok(), expected, "{host}");
         }
     }
@@ -248,11 +248,11 @@ mod tests {
                 }
             }
         }
-        assert!(guard(false).may_look(&question(&[host])).is_ok());
-        assert!(guard(true).may_look(&question(&[host])).is_err());
+        assert!(guard(false).check_token(&question(&[host])).is_ok());
+        assert!(guard(true).check_token(&question(&[host])).is_err());
         assert!(
             guard(true)
-                .may_look(&question(&[host, &authorised]))
+                .check_token(&question(&[host, &authorised]))
                 .is_ok()
         );
     }

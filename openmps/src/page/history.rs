@@ -200,7 +200,7 @@ pub struct History {
 
 impl History {
     /// Takes what was used in a second, which is counted from 1970 on.
-    pub fn take(&mut self, second: u64, devices: &[DeviceUsage]) {
+    pub fn add_second(&mut self, second: u64, devices: &[DeviceUsage]) {
         self.second = second;
         let day = (MINUTES * 60) as u64;
         self.clients
@@ -217,7 +217,7 @@ impl History {
     }
 
     /// Takes that nothing is known of a second.
-    pub fn pass(&mut self, second: u64) {
+    pub fn skip_second(&mut self, second: u64) {
         self.second = second;
     }
 
@@ -439,15 +439,15 @@ mod tests {
     #[test]
     fn moments_that_nobody_saw_are_none() {
         let mut history = History::default();
-        history.take(3, &usage(1..2, 0.5));
-        history.pass(4);
-        history.take(5, &usage(1..2, 0.25));
+        history.add_second(3, &usage(1..2, 0.5));
+        history.skip_second(4);
+        history.add_second(5, &usage(1..2, 0.25));
         let of_it = history.of_client(0, 1, Span::Minutes).unwrap();
         let kernels = seen(&of_it["kernels"]);
         assert_eq!(kernels.len(), SECONDS, "also those before it began");
         assert_eq!(kernels[SECONDS - 4..], [None, Some(500), None, Some(250)]);
         assert_eq!(seen(&of_it["memory"])[SECONDS - 1], Some(2));
-        history.pass(2000);
+        history.skip_second(2000);
         let later = history.of_client(0, 1, Span::Minutes).unwrap();
         assert_eq!(seen(&later["kernels"]), vec![None; SECONDS]);
         assert_eq!(history.of_clients()["clients"], json!([]), "it has left");
@@ -459,7 +459,7 @@ mod tests {
         let mut history = History::default();
         for second in 0..180_000 {
             let part = if second % 2 == 0 { 0.2 } else { 0.4 };
-            history.take(second, &usage(1..2, part));
+            history.add_second(second, &usage(1..2, part));
         }
         let day = history.of_devices(Span::Day);
         assert_eq!(day["step"], 60);
@@ -469,10 +469,10 @@ mod tests {
         assert!(client.minutes.samples.len() <= MINUTES);
         assert!(client.seconds.samples.len() <= SECONDS);
         // Whoever left keeps its last minute, and is forgotten after a day.
-        history.take(180_100, &usage(0..0, 0.0));
+        history.add_second(180_100, &usage(0..0, 0.0));
         let day = history.of_client(0, 1, Span::Day).unwrap();
         assert_eq!(seen(&day["kernels"])[MINUTES - 3], Some(300));
-        history.take(180_000 + 90_000, &usage(0..0, 0.0));
+        history.add_second(180_000 + 90_000, &usage(0..0, 0.0));
         assert!(history.of_client(0, 1, Span::Day).is_none());
     }
 
@@ -480,10 +480,10 @@ mod tests {
     fn clients_beyond_the_bound_have_the_room_of_those_that_left() {
         let most = CLIENTS as u64;
         let mut history = History::default();
-        history.take(1, &usage(0..most, 0.1));
-        history.take(2, &usage(1..most + 2, 0.1));
+        history.add_second(1, &usage(0..most, 0.1));
+        history.add_second(2, &usage(1..most + 2, 0.1));
         assert_eq!(history.clients.len(), CLIENTS);
-        history.take(9, &usage(1..most + 2, 0.1));
+        history.add_second(9, &usage(1..most + 2, 0.1));
         assert_eq!(history.clients.len(), CLIENTS);
         assert!(!history.clients.contains_key(&(0, 0)), "it left first");
         assert!(history.clients.contains_key(&(0, 1)));
@@ -500,7 +500,7 @@ mod tests {
         let minute = begin / 60;
         let mut kept = Vec::new();
         for second in begin..begin + 120 {
-            history.take(second, &usage(1..100, 0.5));
+            history.add_second(second, &usage(1..100, 0.5));
             if second % 60 == 59 {
                 kept.extend(history.minute(second / 60));
             }
@@ -511,7 +511,7 @@ mod tests {
 
         let mut later = History::default();
         later.restore(begin + 180, kept);
-        later.take(begin + 180, &usage(1..2, 0.25));
+        later.add_second(begin + 180, &usage(1..2, 0.25));
         let day = later.of_client(0, 1, Span::Day).unwrap();
         let expected = [Some(500), Some(500), None, Some(250)];
         assert_eq!(seen(&day["kernels"])[MINUTES - 4..], expected);
@@ -522,7 +522,7 @@ mod tests {
         // Another daemon's client of the same number.
         let mut other = usage(1..2, 0.25);
         other[0].clients[0].pid = 9;
-        later.take(begin + 240, &other);
+        later.add_second(begin + 240, &other);
         let day = later.of_client(0, 1, Span::Day).unwrap();
         assert_eq!(
             seen(&day["kernels"])[MINUTES - 5..],

@@ -26,7 +26,7 @@ pub use self::beside::{take_option, with_page};
 use self::answers::Answers;
 use self::guard::Guard;
 use self::watch::Watch;
-use crate::http::{Address, Listening};
+use crate::http::{Address, HttpListener};
 
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
@@ -61,7 +61,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         Some(path) => guard::read_token_file(path)?,
         None => guard::random_token()?,
     };
-    let listening = Listening::at(&arguments.listen)?;
+    let listening = HttpListener::bind(&arguments.listen)?;
     match &arguments.token_file {
         Some(_) => eprintln!("openmps page: {}/", listening.url),
         // What stands behind # a browser keeps to itself, and the page takes it out of the address.
@@ -99,11 +99,11 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     std::thread::Builder::new()
         .name("page watch".to_owned())
         .spawn(move || {
-            watcher.keep_up(until_gone);
+            watcher.poll_daemon(until_gone);
             handle.close();
         })
         .context("cannot start a thread")?;
     signals.forever().next();
-    watch.keep_last();
+    watch.save_last_minute();
     Ok(ExitCode::SUCCESS)
 }

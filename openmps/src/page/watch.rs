@@ -109,7 +109,7 @@ impl Watch {
     }
 
     /// Looks again and again. With `until_gone`, until a daemon that was there is there no more, or none has come in [`COMES`].
-    pub fn keep_up(&self, until_gone: bool) {
+    pub fn poll_daemon(&self, until_gone: bool) {
         let begin = Instant::now();
         // By this clock alone from here on, whoever sets the time of day.
         let began_at = since_1970().as_secs();
@@ -170,7 +170,7 @@ impl Watch {
     }
 
     /// The process ends: writes what there is of the last minute.
-    pub fn keep_last(&self) {
+    pub fn save_last_minute(&self) {
         if let Kept::InFile(store, since) = &mut *self.store.lock() {
             let records = self.seen.read().history.minute(*since);
             store.write(*since, &records);
@@ -197,8 +197,8 @@ impl Watch {
         let now = Arc::new(serde_json::to_vec(&now).unwrap_or_default());
         let mut seen = self.seen.write();
         match error {
-            None => seen.history.take(second, &devices),
-            Some(_) => seen.history.pass(second),
+            None => seen.history.add_second(second, &devices),
+            Some(_) => seen.history.skip_second(second),
         }
         seen.devices = devices;
         seen.now = now;
@@ -323,7 +323,7 @@ mod tests {
             watch.keep(second / 60);
             watch.look(second, Ok(usage()));
         }
-        watch.keep_last();
+        watch.save_last_minute();
         drop(watch);
         let watch = Watch::new("h".into(), Some(path));
         watch.keep(minute + 3);

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use super::plot::{Layer, bytes, stacked, time};
+use super::plot::{Layer, bytes, format_seconds, stacked_chart};
 use super::record::{Client, Key, Recorded, Sample};
 use crate::markup::escaped;
 
@@ -41,7 +41,7 @@ pub fn page(recorded: &Recorded, title: &str, about: &[String]) -> String {
             body,
             "<p>{} multiprocessors, used for {part} of {}</p>",
             device.multiprocessors,
-            time(recorded.seconds())
+            format_seconds(recorded.seconds())
         );
         plots(&mut body, recorded, ordinal);
     }
@@ -172,7 +172,7 @@ fn plots(body: &mut String, recorded: &Recorded, device: u32) {
         }
     }
     body.push_str("</ul>\n<p class=\"note\">Multiprocessors, by client</p>\n");
-    body.push_str(&stacked(
+    body.push_str(&stacked_chart(
         "Multiprocessors, by client",
         &seconds,
         &worked,
@@ -186,7 +186,7 @@ fn plots(body: &mut String, recorded: &Recorded, device: u32) {
     let most_held = most_held.unwrap_or(0);
     body.push_str("<p class=\"note\">Memory, by client</p>\n");
     let top = (most_held as f64, &*bytes(most_held));
-    body.push_str(&stacked("Memory, by client", &seconds, &held, top));
+    body.push_str(&stacked_chart("Memory, by client", &seconds, &held, top));
 }
 
 /// A table in a frame that scrolls.
@@ -225,9 +225,9 @@ fn used(recorded: &Recorded) -> String {
             escaped(&name(client)),
             escaped(&whereabouts(client)),
             device.to_string(),
-            time(client.seen.1 - client.seen.0),
+            format_seconds(client.seen.1 - client.seen.0),
             had.kernels.to_string(),
-            time(had.kernel_seconds),
+            format_seconds(had.kernel_seconds),
             percent(had.multiprocessor_seconds.min(all), all),
             bytes(client.memory),
             bytes(had.bytes_to_device),
@@ -326,7 +326,7 @@ fn waited_for(recorded: &Recorded, client: &Client) -> String {
                 .iter()
                 .find(|((_, of), _)| Some(*of) == *session);
             let whom = found.map_or("others".to_owned(), |(_, other)| name(other));
-            format!("{whom}, {}", time(*seconds))
+            format!("{whom}, {}", format_seconds(*seconds))
         }
         _ => "–".to_owned(),
     }
@@ -335,7 +335,7 @@ fn waited_for(recorded: &Recorded, client: &Client) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::place::Place;
+    use crate::container_names::ContainerName;
     use crate::usage::Total;
 
     fn recorded() -> Recorded {
@@ -372,9 +372,9 @@ mod tests {
                     (0, 2),
                     Client {
                         user: "ada".to_owned(),
-                        place: Place {
+                        place: ContainerName {
                             pod: Some("<web>-0".to_owned()),
-                            ..Place::default()
+                            ..ContainerName::default()
                         },
                         ..client("b", Total::default())
                     },

@@ -180,7 +180,7 @@ impl Output {
             format!(
                 "{} clients in {}",
                 recorded.clients.len(),
-                plot::time(recorded.seconds())
+                plot::format_seconds(recorded.seconds())
             ),
         ];
         let html = html::page(recorded, what, &about);

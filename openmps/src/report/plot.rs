@@ -20,7 +20,7 @@ pub struct Layer {
 }
 
 /// The layers over stretches of so many seconds each. `top` is the greatest value, and what it is called.
-pub fn stacked(title: &str, seconds: &[f64], layers: &[Layer], top: (f64, &str)) -> String {
+pub fn stacked_chart(title: &str, seconds: &[f64], layers: &[Layer], top: (f64, &str)) -> String {
     let all: f64 = seconds.iter().sum::<f64>().max(1e-9);
     let mut ends = Vec::with_capacity(seconds.len() + 1);
     let mut end = 0.0;
@@ -67,9 +67,9 @@ pub fn stacked(title: &str, seconds: &[f64], layers: &[Layer], top: (f64, &str))
         bottom - 6.0,
         LEFT + WIDTH / 2.0,
         bottom - 6.0,
-        time(all / 2.0),
+        format_seconds(all / 2.0),
         bottom - 6.0,
-        time(all),
+        format_seconds(all),
     )
 }
 
@@ -91,7 +91,7 @@ fn area(ends: &[f64], lower: &[f64], upper: &[f64], height_of: impl Fn(f64) -> f
 }
 
 /// A time for people.
-pub fn time(seconds: f64) -> String {
+pub fn format_seconds(seconds: f64) -> String {
     match seconds {
         short if short < 1.0 => format!("{:.0} ms", short * 1000.0),
         short if short < 120.0 => format!("{short:.1} s"),
@@ -137,7 +137,7 @@ mod tests {
             layer("b", &[0.25, 1.0]),
             layer("none", &[0.0, 0.0]),
         ];
-        let svg = stacked("a < b", &[1.0, 3.0], &layers, (1.0, "100 %"));
+        let svg = stacked_chart("a < b", &[1.0, 3.0], &layers, (1.0, "100 %"));
         // A quarter of the width, half the height.
         assert!(
             svg.contains(r#"d="M70.0 160.0V80.0H275.0V160.0H890.0L"#),
@@ -149,15 +149,15 @@ mod tests {
         );
         assert_eq!(svg.matches("<path class=\"c0\"").count(), 2, "{svg}");
         assert!(svg.contains(">4.0 s</text>"), "{svg}");
-        drop(stacked("", &[], &[], (0.0, "")));
+        drop(stacked_chart("", &[], &[], (0.0, "")));
     }
 
     #[test]
     fn figures_are_for_people() {
-        assert_eq!(time(0.25), "250 ms");
-        assert_eq!(time(61.0), "61.0 s");
-        assert_eq!(time(125.0), "2 min 5 s");
-        assert_eq!(time(7260.0), "2 h 1 min");
+        assert_eq!(format_seconds(0.25), "250 ms");
+        assert_eq!(format_seconds(61.0), "61.0 s");
+        assert_eq!(format_seconds(125.0), "2 min 5 s");
+        assert_eq!(format_seconds(7260.0), "2 h 1 min");
         assert_eq!(bytes(12), "12 B");
         assert_eq!(bytes(3 << 29), "1.5 GiB");
     }

@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use protocol::control_messages::View;
 
+use crate::container_names::ContainerName;
 use crate::machine;
-use crate::place::Place;
 use crate::usage::{self, ClientUsage, Total, Usage};
 
 /// Between two looks.
@@ -66,7 +66,7 @@ pub struct Client {
     pub title: String,
     pub user: String,
     pub group: Option<String>,
-    pub place: Place,
+    pub place: ContainerName,
     /// When it was seen first and last, in seconds since the beginning.
     pub seen: (f64, f64),
     /// What it had of the device in that time.

@@ -240,7 +240,7 @@ impl App {
         let mut groups: BTreeMap<Option<String>, Vec<_>> = BTreeMap::new();
         for of_it in clients {
             let of_client = match self.together {
-                Grouping::Pods => of_it.1.place.whole(),
+                Grouping::Pods => of_it.1.place.pod_or_container(),
                 Grouping::Groups | Grouping::No => of_it.1.group.clone(),
             };
             groups.entry(of_client).or_default().push(of_it);
@@ -283,7 +283,7 @@ pub mod tests {
     use ratatui::crossterm::event::KeyCode;
 
     use super::*;
-    use crate::place::Place;
+    use crate::container_names::ContainerName;
     use crate::usage::{Rates, Total, Wait};
 
     /// Two clients on one device.
@@ -296,7 +296,7 @@ pub mod tests {
             user: "ada".to_owned(),
             group: group.map(str::to_owned),
             label: None,
-            place: Place::default(),
+            place: ContainerName::default(),
             memory: session << 30,
             memory_limit: 8 << 30,
             queued: 0,

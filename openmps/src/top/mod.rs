@@ -90,7 +90,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     // Before the screen is taken, so that what is wrong stays to be read.
     let first = machine::view(machine::PATIENCE)?;
     let mut terminal = ratatui::try_init().context("cannot use the terminal")?;
-    let result = keep_up(&mut terminal, &mut app, first, interval);
+    let result = event_loop(&mut terminal, &mut app, first, interval);
     ratatui::restore();
     result.map(|()| ExitCode::SUCCESS)
 }
@@ -114,7 +114,7 @@ fn as_text(app: &App) -> Result<String> {
 }
 
 /// Shows what is, until somebody ends it.
-fn keep_up(
+fn event_loop(
     terminal: &mut ratatui::DefaultTerminal,
     app: &mut App,
     mut earlier: View,

@@ -102,7 +102,7 @@ pub fn record(request: &RecordingRequest<'_>) -> Result<ExitCode> {
 
 fn no_daemon(error: ViewError, socket: &Path) -> anyhow::Error {
     match error {
-        ViewError::Socket(error) if error.nobody_there() => anyhow::anyhow!(
+        ViewError::Socket(error) if error.is_nobody_listening() => anyhow::anyhow!(
             "{} at {}: `openmps control -d` starts one; CUDA_MPS_PIPE_DIRECTORY says which is meant",
             control::NO_DAEMON,
             socket.display()

@@ -38,16 +38,16 @@ enum Next {
 
 /// What a kubelet sends, on its way to the HTTP/2 library.
 #[derive(Debug)]
-pub struct Mender {
+pub struct AuthorityFixer {
     next: Next,
     /// Of a frame that is not whole yet.
     partial: Vec<u8>,
-    /// Mended, and where the rest of it begins.
+    /// What is fixed, and where the rest of it begins.
     ready: Vec<u8>,
     given: usize,
 }
 
-impl Default for Mender {
+impl Default for AuthorityFixer {
     fn default() -> Self {
         Self {
             next: Next::Foreign(PREFACE),
@@ -58,7 +58,7 @@ impl Default for Mender {
     }
 }
 
-impl Mender {
+impl AuthorityFixer {
     /// Takes bytes as they came.
     pub fn take(&mut self, mut bytes: &[u8]) {
         while !bytes.is_empty() {
@@ -113,7 +113,7 @@ impl Mender {
     }
 
     /// Gives what is mended, as far as there is room; how many bytes that are.
-    pub fn give(&mut self, out: &mut [u8]) -> usize {
+    pub fn read_fixed(&mut self, out: &mut [u8]) -> usize {
         let rest = &self.ready[self.given..];
         let now = rest.len().min(out.len());
         out[..now].copy_from_slice(&rest[..now]);
@@ -240,13 +240,13 @@ mod tests {
     }
 
     fn mended(bytes: &[u8], piece: usize) -> Vec<u8> {
-        let mut mender = Mender::default();
+        let mut mender = AuthorityFixer::default();
         let mut all = Vec::new();
         for piece in bytes.chunks(piece) {
             mender.take(piece);
             let mut space = [0; 7];
             loop {
-                let given = mender.give(&mut space);
+                let given = mender.read_fixed(&mut space);
                 if given == 0 {
                     break;
                 }

@@ -204,7 +204,7 @@ impl Api {
     ///
     /// # Errors
     /// When the API server does not answer.
-    pub fn waiting(&self) -> Result<Vec<Assumed>, ApiError> {
+    pub fn waiting_pods(&self) -> Result<Vec<Assumed>, ApiError> {
         let fields = format!("spec.nodeName%3D{},status.phase%3DPending", self.node);
         let text = self.ask("GET", &format!("/api/v1/pods?fieldSelector={fields}"), None)?;
         let list: Value = serde_json::from_str(&text)?;
@@ -215,7 +215,7 @@ impl Api {
     ///
     /// # Errors
     /// When the API server does not take it.
-    pub fn assigned(&self, pod: &Assumed) -> Result<(), ApiError> {
+    pub fn mark_assigned(&self, pod: &Assumed) -> Result<(), ApiError> {
         let path = format!("/api/v1/namespaces/{}/pods/{}", pod.namespace, pod.name);
         let patch = json!({"metadata": {"uid": pod.uid, "annotations": {pod.scheduler.assigned(): "true"}}});
         self.ask("PATCH", &path, Some(&patch)).map(drop)

@@ -8,34 +8,34 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::UnixStream;
 use tonic::transport::server::Connected;
 
-use super::authority::Mender;
+use super::authority::AuthorityFixer;
 
 /// A connection from a kubelet.
 #[derive(Debug)]
-pub struct Mended {
+pub struct FixedConnection {
     stream: UnixStream,
-    mender: Mender,
+    mender: AuthorityFixer,
     ended: bool,
 }
 
-impl Mended {
+impl FixedConnection {
     /// Mends what comes from here.
     pub fn new(stream: UnixStream) -> Self {
         Self {
             stream,
-            mender: Mender::default(),
+            mender: AuthorityFixer::default(),
             ended: false,
         }
     }
 }
 
-impl Connected for Mended {
+impl Connected for FixedConnection {
     type ConnectInfo = ();
 
     fn connect_info(&self) {}
 }
 
-impl AsyncRead for Mended {
+impl AsyncRead for FixedConnection {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -43,7 +43,7 @@ impl AsyncRead for Mended {
     ) -> Poll<io::Result<()>> {
         let this = &mut *self;
         loop {
-            let given = this.mender.give(out.initialize_unfilled());
+            let given = this.mender.read_fixed(out.initialize_unfilled());
             out.advance(given);
             if given > 0 || this.ended || out.remaining() == 0 {
                 return Poll::Ready(Ok(()));
@@ -61,7 +61,7 @@ impl AsyncRead for Mended {
     }
 }
 
-impl AsyncWrite for Mended {
+impl AsyncWrite for FixedConnection {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,

@@ -23,7 +23,7 @@ use super::allocations::{
     AllocationError, Allocations, BoxError, DeviceHolders, FORGET_AFTER, Groups, Holder,
 };
 use super::extender::{Api, ApiError, AssignedShares};
-use super::kubelet::Mended;
+use super::kubelet::FixedConnection;
 use super::proto;
 use super::resources::{Mode, Placement, Resource, ResourceError};
 use crate::gpus::Gpu;
@@ -440,7 +440,7 @@ async fn offer<N: Node>(
         let service = Service::new(Arc::clone(&shared), number, health.clone());
         let server = tonic::transport::Server::builder().serve_with_incoming(
             tower::service_fn(move |request| service.clone().answer(request)),
-            listener.map(|stream| stream.map(Mended::new)),
+            listener.map(|stream| stream.map(FixedConnection::new)),
         );
         let known = async {
             loop {

@@ -43,7 +43,7 @@ impl Connection {
     /// Connects to a listener.
     ///
     /// # Errors
-    /// [`SocketError::PathTooLong`], or what the kernel says; see [`SocketError::nobody_there`].
+    /// [`SocketError::PathTooLong`], or what the kernel says; see [`SocketError::is_nobody_listening`].
     pub fn connect(path: impl AsRef<Path>) -> Result<Self, SocketError> {
         Self::connect_within(path, None)
     }

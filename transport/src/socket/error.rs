@@ -71,7 +71,7 @@ impl SocketError {
 
     /// Whether it says that nobody listens at a path.
     #[must_use]
-    pub fn nobody_there(&self) -> bool {
+    pub fn is_nobody_listening(&self) -> bool {
         matches!(self, Self::Path(_, _, Errno::NOENT | Errno::CONNREFUSED))
     }
 }

@@ -243,7 +243,7 @@ impl<N: Node> Service<N> {
 
     /// The pods for which a scheduler has chosen, where there is one that does.
     async fn waiting(&self) -> Result<Vec<Assumed>, Status> {
-        let asked = self.shared.api(Api::waiting).await;
+        let asked = self.shared.api(Api::waiting_pods).await;
         asked.unwrap_or_else(|| Ok(Vec::new())).map_err(refused)
     }
 
@@ -306,7 +306,7 @@ impl<N: Node> Service<N> {
         };
         match is_last {
             true => {
-                let asked = self.shared.api(move |api| api.assigned(&pod)).await;
+                let asked = self.shared.api(move |api| api.mark_assigned(&pod)).await;
                 asked.unwrap_or(Ok(()))
             }
             false => Ok(()),

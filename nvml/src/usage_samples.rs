@@ -1,7 +1,7 @@
-//! The latest looks at the daemon's accounts, for what was used between two of them.
+//! The latest samples of the daemon's accounts, for what was used between two of them.
 //!
 //! Called by the functions of utilisation. A call takes the list out and puts it back, so that there is no lock: who finds none, as
-//! a fork's child may, looks twice.
+//! a fork's child may, samples twice.
 
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::time::{Duration, UNIX_EPOCH};
@@ -14,18 +14,18 @@ use crate::state::{self, Device};
 /// The shortest time of which parts are told: NVML's own shortest sample period.
 const PERIOD: Duration = Duration::from_micros(1_000_000 / 6);
 
-/// Between two looks that are kept.
+/// Between two samples that are kept.
 const APART: Duration = Duration::from_millis(50);
 
-/// How long a look is kept.
+/// How long a sample is kept.
 const KEPT: Duration = Duration::from_secs(10);
 
-/// Looks that are kept at most.
+/// Samples that are kept at most.
 const MOST: usize = 64;
 
 /// What the daemon showed at a time.
 #[derive(Clone, Debug)]
-pub(crate) struct Look {
+pub(crate) struct UsageSample {
     /// Microseconds since 1970, as NVML's time stamps are.
     pub at: u64,
     view: View,
@@ -33,9 +33,9 @@ pub(crate) struct Look {
     device: usize,
 }
 
-/// A process, and what it used between two looks. Parts are from 0 to 1.
+/// A process, and what it used between two samples. Parts are from 0 to 1.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Used {
+pub(crate) struct ProcessUsage {
     /// Its process id.
     pub pid: u32,
     /// The part of the time in which its kernels ran.
@@ -46,11 +46,11 @@ pub(crate) struct Used {
     pub copies: f64,
 }
 
-/// The list of looks, the latest last, or null while somebody has it, or nobody has looked.
-static LOOKS: AtomicPtr<Vec<Look>> = AtomicPtr::new(std::ptr::null_mut());
+/// The list of samples, the latest last, or null while somebody has it, or nobody has sampled.
+static SAMPLES: AtomicPtr<Vec<UsageSample>> = AtomicPtr::new(std::ptr::null_mut());
 
-fn take() -> Vec<Look> {
-    let list = LOOKS.swap(std::ptr::null_mut(), Ordering::AcqRel);
+fn take_samples() -> Vec<UsageSample> {
+    let list = SAMPLES.swap(std::ptr::null_mut(), Ordering::AcqRel);
     if list.is_null() {
         return Vec::new();
     }
@@ -58,35 +58,36 @@ fn take() -> Vec<Look> {
     *unsafe { Box::from_raw(list) }
 }
 
-fn put(list: Vec<Look>) {
-    let former = LOOKS.swap(Box::into_raw(Box::new(list)), Ordering::AcqRel);
+fn put_samples(list: Vec<UsageSample>) {
+    let former = SAMPLES.swap(Box::into_raw(Box::new(list)), Ordering::AcqRel);
     if !former.is_null() {
         // SAFETY: as in `take`: another thread has put it while this one had the list, and it is ours alone now.
         drop(unsafe { Box::from_raw(former) });
     }
 }
 
-fn look(device: &Device) -> Result<Look, nvmlReturn_t> {
-    let (view, at) = state::now(device)?;
+fn sample(device: &Device) -> Result<UsageSample, nvmlReturn_t> {
+    let (view, at) = state::current_view(device)?;
     let since = UNIX_EPOCH.elapsed().unwrap_or_default();
-    Ok(Look {
+    Ok(UsageSample {
         at: since.as_micros() as u64,
         view,
         device: at,
     })
 }
 
-fn age(earlier: &Look, now: &Look) -> Duration {
+fn age(earlier: &UsageSample, now: &UsageSample) -> Duration {
     Duration::from_micros(now.at.saturating_sub(earlier.at))
 }
 
-/// Of the looks that are kept the one with which to compare: the latest that was no later than `since`, else the oldest.
-fn earlier(kept: &[Look], now: &Look, since: u64) -> Option<Look> {
+/// Of the samples that are kept the one with which to compare: the latest that was no later than `since`, else the oldest.
+fn earlier(kept: &[UsageSample], now: &UsageSample, since: u64) -> Option<UsageSample> {
     // Another daemon's accounts begin anew.
-    let fits =
-        |look: &&Look| (PERIOD..KEPT).contains(&age(look, now)) && look.view.time < now.view.time;
+    let fits = |sample: &&UsageSample| {
+        (PERIOD..KEPT).contains(&age(sample, now)) && sample.view.time < now.view.time
+    };
     let mut fitting = kept.iter().filter(fits);
-    let before = fitting.clone().rfind(|look| look.at <= since);
+    let before = fitting.clone().rfind(|sample| sample.at <= since);
     before.or_else(|| fitting.next()).cloned()
 }
 
@@ -95,16 +96,19 @@ fn earlier(kept: &[Look], now: &Look, since: u64) -> Option<Look> {
 ///
 /// # Errors
 /// What comes of asking.
-pub(crate) fn used_since(device: &Device, since: u64) -> Result<(u64, Vec<Used>), nvmlReturn_t> {
-    let mut now = look(device)?;
-    let mut kept = take();
+pub(crate) fn used_since(
+    device: &Device,
+    since: u64,
+) -> Result<(u64, Vec<ProcessUsage>), nvmlReturn_t> {
+    let mut now = sample(device)?;
+    let mut kept = take_samples();
     let earlier = match earlier(&kept, &now, since) {
         Some(earlier) => earlier,
         None => {
-            put(kept);
+            put_samples(kept);
             std::thread::sleep(PERIOD);
-            let first = std::mem::replace(&mut now, look(device)?);
-            kept = take();
+            let first = std::mem::replace(&mut now, sample(device)?);
+            kept = take_samples();
             kept.push(first.clone());
             first
         }
@@ -112,14 +116,14 @@ pub(crate) fn used_since(device: &Device, since: u64) -> Result<(u64, Vec<Used>)
     if kept.last().is_none_or(|last| age(last, &now) >= APART) {
         kept.push(now.clone());
     }
-    kept.retain(|look| age(look, &now) < KEPT);
+    kept.retain(|sample| age(sample, &now) < KEPT);
     let superfluous = kept.len().saturating_sub(MOST);
     kept.drain(..superfluous);
-    put(kept);
+    put_samples(kept);
     Ok((now.at, between(&earlier, &now)))
 }
 
-fn between(earlier: &Look, now: &Look) -> Vec<Used> {
+fn between(earlier: &UsageSample, now: &UsageSample) -> Vec<ProcessUsage> {
     let span = now.view.time.saturating_sub(earlier.view.time).max(1) as f64;
     let viewed = now.view.devices.get(now.device);
     let multiprocessors = viewed
@@ -139,7 +143,7 @@ fn between(earlier: &Look, now: &Look) -> Vec<Used> {
                 let had = read(&process.account).saturating_sub(read(&former));
                 (had as f64 / span).min(f64::from(multiprocessors))
             };
-            Used {
+            ProcessUsage {
                 pid: match process.is_asker {
                     true => std::process::id(),
                     false => process.pid.cast_unsigned(),
@@ -157,8 +161,8 @@ mod tests {
     use super::*;
     use protocol::control_messages::{ListedDevice, ViewedDevice, ViewedProcess};
 
-    /// A look after so many milliseconds, when processes have had so many milliseconds of two multiprocessors.
-    fn look_at(milliseconds: u64, had: &[(u64, u64)]) -> Look {
+    /// A sample after so many milliseconds, when processes have had so many milliseconds of two multiprocessors.
+    fn look_at(milliseconds: u64, had: &[(u64, u64)]) -> UsageSample {
         let process = |&(session, had): &(u64, u64)| ViewedProcess {
             pid: 100 + session as i32,
             session,
@@ -170,7 +174,7 @@ mod tests {
             },
             ..ViewedProcess::default()
         };
-        Look {
+        UsageSample {
             at: milliseconds * 1000,
             view: View {
                 devices: vec![ViewedDevice {
@@ -195,7 +199,7 @@ mod tests {
             look_at(2000, &[(1, 900), (2, 5000)]),
         );
         let used = between(&first, &now);
-        let expected = Used {
+        let expected = ProcessUsage {
             pid: 101,
             kernels: 0.4,
             multiprocessors: 0.2,
@@ -209,9 +213,9 @@ mod tests {
 
     #[test]
     fn the_look_before_is_the_one_that_was_asked_for() {
-        let kept: Vec<Look> = [1, 5_000, 9_000, 10_900].map(|at| look_at(at, &[])).into();
+        let kept: Vec<UsageSample> = [1, 5_000, 9_000, 10_900].map(|at| look_at(at, &[])).into();
         let now = look_at(11_000, &[]);
-        let chosen = |since| earlier(&kept, &now, since).map(|look| look.at);
+        let chosen = |since| earlier(&kept, &now, since).map(|sample| sample.at);
         assert_eq!(chosen(9_500_000), Some(9_000_000));
         assert_eq!(chosen(9_000_000), Some(9_000_000));
         assert_eq!(chosen(u64::MAX), Some(9_000_000), "not what was just now");
@@ -224,20 +228,20 @@ mod tests {
 
     #[test]
     fn the_list_is_nobodys_twice() {
-        put(vec![look_at(1, &[])]);
+        put_samples(vec![look_at(1, &[])]);
         std::thread::scope(|scope| {
             for _ in 0..4 {
                 scope.spawn(|| {
                     for _ in 0..200 {
-                        let mut list = take();
+                        let mut list = take_samples();
                         list.truncate(3);
                         list.push(look_at(2, &[(1, 1)]));
-                        put(list);
+                        put_samples(list);
                     }
                 });
             }
         });
-        assert!(take().len() <= 4);
-        assert!(take().is_empty());
+        assert!(take_samples().len() <= 4);
+        assert!(take_samples().is_empty());
     }
 }

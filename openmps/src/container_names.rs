@@ -16,7 +16,7 @@ const SHORT: usize = 12;
 
 /// A client's container and pod.
 #[derive(Clone, Debug, Default, Serialize, PartialEq, Eq)]
-pub struct Place {
+pub struct ContainerName {
     /// The container: its name in its pod, or where that is not known the first digits of its id.
     pub container: Option<String>,
     /// The pod: its name, or where that is not known its uid.
@@ -29,9 +29,9 @@ pub struct Place {
     pub pod_uid: Option<String>,
 }
 
-impl Place {
+impl ContainerName {
     /// The pod, or a container that is in none.
-    pub fn whole(&self) -> Option<String> {
+    pub fn pod_or_container(&self) -> Option<String> {
         match (&self.namespace, &self.pod) {
             (Some(namespace), Some(pod)) => Some(format!("{namespace}/{pod}")),
             _ => self.pod.clone().or_else(|| self.container.clone()),
@@ -41,9 +41,9 @@ impl Place {
 
 /// The containers of groups, as far as they are known here.
 #[derive(Debug)]
-pub struct Places(BTreeMap<String, Holder>);
+pub struct ContainerNames(BTreeMap<String, Holder>);
 
-impl Places {
+impl ContainerNames {
     /// Those of this node. They are root's to read.
     pub fn of_node() -> Self {
         let text = std::fs::read_to_string(allocations::FILE).unwrap_or_default();
@@ -51,13 +51,13 @@ impl Places {
     }
 
     /// Where a client is.
-    pub fn of(&self, process: &ViewedProcess) -> Place {
+    pub fn of(&self, process: &ViewedProcess) -> ContainerName {
         let text = |text: &Option<String>| text.as_deref().map(printable);
         let (container_id, pod_uid) = (text(&process.container), text(&process.pod));
         let holder = process.group.as_ref().and_then(|group| self.0.get(group));
         let named = |name: fn(&Holder) -> &String| holder.map(|holder| printable(name(holder)));
         let short = |id: &String| id.chars().take(SHORT).collect();
-        Place {
+        ContainerName {
             container: named(|holder| &holder.container)
                 .or_else(|| container_id.as_ref().map(short)),
             pod: named(|holder| &holder.pod).or_else(|| pod_uid.clone()),
@@ -79,7 +79,7 @@ mod tests {
             pod: "train-0".into(),
             container: "main\u{1b}".into(),
         };
-        let places = Places(BTreeMap::from([("k8s-a-1".to_owned(), holder)]));
+        let places = ContainerNames(BTreeMap::from([("k8s-a-1".to_owned(), holder)]));
         let id = "0123456789abcdef".repeat(4);
         let mut process = ViewedProcess {
             container: Some(id.clone()),
@@ -89,9 +89,9 @@ mod tests {
         };
         let place = places.of(&process);
         assert_eq!(place.container.as_deref(), Some("0123456789ab"));
-        assert_eq!(place.whole().as_deref(), Some("u-1"));
+        assert_eq!(place.pod_or_container().as_deref(), Some("u-1"));
         process.group = Some("k8s-a-1".into());
-        let expected = Place {
+        let expected = ContainerName {
             container: Some("main\\u{1b}".into()),
             pod: Some("train-0".into()),
             namespace: Some("team".into()),
@@ -99,7 +99,10 @@ mod tests {
             pod_uid: Some("u-1".into()),
         };
         assert_eq!(places.of(&process), expected);
-        assert_eq!(expected.whole().as_deref(), Some("team/train-0"));
-        assert_eq!(places.of(&ViewedProcess::default()), Place::default());
+        assert_eq!(expected.pod_or_container().as_deref(), Some("team/train-0"));
+        assert_eq!(
+            places.of(&ViewedProcess::default()),
+            ContainerName::default()
+        );
     }
 }
