@@ -1,4 +1,4 @@
-//! The words of the order: what is waited for, what is held, and what comes of a record.
+//! What a record waits for: ordering constraints, dependencies, and what becomes of a record that is admitted.
 //!
 //! Called by the scheduler's other files. Must not know records' contents.
 
@@ -88,4 +88,25 @@ pub enum OrderingConstraint {
     HostBarrier,
     /// It is the stream's last.
     Last,
+}
+
+/// Drops the dependencies that are met, from the end, and asks to be told of the first that is not.
+pub(super) fn all_met(dependencies: &mut Vec<Dependency>, progress: &CompletionTracker) -> bool {
+    while let Some(&last) = dependencies.last() {
+        if !last.met(progress) && !progress.wake_when(last.stream, last.until) {
+            return false;
+        }
+        dependencies.pop();
+    }
+    true
+}
+
+/// Asks to be told when the need that is looked at first is met. If it is by now, that is said too.
+pub(super) fn wake_when_met(dependencies: &[Dependency], progress: &CompletionTracker) {
+    if dependencies
+        .last()
+        .is_none_or(|need| progress.wake_when(need.stream, need.until))
+    {
+        progress.set_ready();
+    }
 }

@@ -31,9 +31,11 @@ use crate::stream_scheduler::completion::{CompletionTracker, host_barrier};
 
 pub mod completion;
 mod constraint;
+mod deferred_actions;
 
-use constraint::Dependency;
+use constraint::{Dependency, all_met, wake_when_met};
 pub use constraint::{Disposition, OrderingConstraint, QueueEntry, Violation};
+use deferred_actions::DeferredActions;
 
 #[derive(Debug)]
 struct Entry<T> {
@@ -74,13 +76,6 @@ struct Context {
     connections: Vec<Vec<Dependency>>,
 }
 
-#[derive(Debug)]
-struct Deferred<A> {
-    dependencies: Vec<Dependency>,
-    /// And what each costs in memory.
-    actions: VecDeque<(A, usize)>,
-}
-
 /// The streams, contexts and waiting lists of one client.
 #[derive(Debug)]
 pub struct StreamScheduler<T, A> {
@@ -90,9 +85,8 @@ pub struct StreamScheduler<T, A> {
     blocked_streams: Vec<u32>,
     /// Streams that may have unfinished work.
     active: Vec<u32>,
-    deferred: VecDeque<Deferred<A>>,
-    /// Whether a record was taken since the last action was deferred.
-    admitted_since: bool,
+    deferred: DeferredActions<A>,
+    /// What the streams' blocked items take.
     blocked_bytes: usize,
 }
 
@@ -103,8 +97,7 @@ impl<T, A> Default for StreamScheduler<T, A> {
             contexts: (0..CONTEXT_SLOTS).map(|_| Context::default()).collect(),
             blocked_streams: Vec::new(),
             active: Vec::new(),
-            deferred: VecDeque::new(),
-            admitted_since: true,
+            deferred: DeferredActions::default(),
             blocked_bytes: 0,
         }
     }
@@ -122,7 +115,7 @@ impl<T, A> StreamScheduler<T, A> {
     /// Bytes that blocked records and deferred actions take; the session stops reading beyond a bound.
     #[must_use]
     pub const fn blocked_bytes(&self) -> usize {
-        self.blocked_bytes
+        self.blocked_bytes + self.deferred.bytes()
     }
 
     /// Whether a context is alive.
@@ -278,7 +271,7 @@ impl<T, A> StreamScheduler<T, A> {
         }
         stream.taken = at.sequence;
         progress.take(at.stream, at.sequence);
-        self.admitted_since = true;
+        self.deferred.record_admitted();
         if !stream.active {
             stream.active = true;
             self.active.push(at.stream);
@@ -416,7 +409,7 @@ impl<T, A> StreamScheduler<T, A> {
         };
         let first = stream.blocked.is_empty();
         if first {
-            ask(&dependencies, progress);
+            wake_when_met(&dependencies, progress);
         }
         stream.blocked.push_back(Entry {
             dependencies,
@@ -475,7 +468,7 @@ impl<T, A> StreamScheduler<T, A> {
             stream: at.stream,
             until: at.sequence - 1,
         }];
-        ask(&dependencies, progress);
+        wake_when_met(&dependencies, progress);
         let bytes = size_of::<Entry<T>>() + size_of::<Dependency>();
         stream.blocked.push_front(Entry {
             dependencies,
@@ -494,6 +487,55 @@ impl<T, A> StreamScheduler<T, A> {
     #[must_use]
     pub fn blocked_stream(&self, index: usize) -> Option<u32> {
         self.blocked_streams.get(index).copied()
+    }
+
+    /// Defers an action until everything taken so far is complete. Gives it back if that holds now.
+    pub fn defer(&mut self, action: A, progress: &CompletionTracker) -> Option<A> {
+        let action = self.deferred.join_last(action)?;
+        let dependencies = self.unfinished(progress);
+        self.deferred.push(action, dependencies, progress)
+    }
+
+    /// What is to come for everything taken so far to be complete.
+    fn unfinished(&mut self, progress: &CompletionTracker) -> Vec<Dependency> {
+        let mut dependencies = Vec::new();
+        let streams = &mut self.streams;
+        self.active.retain(|&slot| {
+            let Some(stream) = streams
+                .get_mut(slot as usize)
+                .and_then(Option::as_deref_mut)
+            else {
+                return false;
+            };
+            let dependency = Dependency {
+                stream: slot,
+                until: stream.taken,
+            };
+            stream.active = !dependency.met(progress);
+            if stream.active {
+                dependencies.push(dependency);
+            }
+            stream.active
+        });
+        dependencies
+    }
+
+    /// Defers an action until those deferred before it are done. There must be some. `bytes` are what
+    /// it takes beside itself.
+    pub fn defer_behind_last(&mut self, action: A, bytes: usize) {
+        self.deferred.push_behind_last(action, bytes);
+    }
+
+    /// Takes the next deferred action whose time has come. If none has, `progress` is asked to say
+    /// when.
+    pub fn pop_ready_action(&mut self, progress: &CompletionTracker) -> Option<A> {
+        self.deferred.pop_ready(progress)
+    }
+
+    /// Whether actions are deferred.
+    #[must_use]
+    pub fn has_deferred(&self) -> bool {
+        !self.deferred.is_empty()
     }
 
     /// Takes the first blocked item of the stream at `index` of [`StreamScheduler::blocked_stream`], if everything that
@@ -519,107 +561,6 @@ impl<T, A> StreamScheduler<T, A> {
         self.blocked_bytes = self.blocked_bytes.saturating_sub(entry.bytes);
         Some((entry.item, entry.why))
     }
-
-    /// Defers an action until everything taken so far is complete. Gives it back if that holds now.
-    pub fn defer(&mut self, action: A, progress: &CompletionTracker) -> Option<A> {
-        if !self.admitted_since && !self.deferred.is_empty() {
-            self.defer_behind_last(action, 0);
-            return None;
-        }
-        let mut dependencies = Vec::new();
-        let streams = &mut self.streams;
-        self.active.retain(|&slot| {
-            let Some(stream) = streams
-                .get_mut(slot as usize)
-                .and_then(Option::as_deref_mut)
-            else {
-                return false;
-            };
-            let dependency = Dependency {
-                stream: slot,
-                until: stream.taken,
-            };
-            stream.active = !dependency.met(progress);
-            if stream.active {
-                dependencies.push(dependency);
-            }
-            stream.active
-        });
-        if dependencies.is_empty() && self.deferred.is_empty() {
-            return Some(action);
-        }
-        self.admitted_since = false;
-        ask(&dependencies, progress);
-        self.blocked_bytes += deferred_bytes::<A>(&dependencies);
-        self.deferred.push_back(Deferred {
-            dependencies,
-            actions: VecDeque::new(),
-        });
-        self.defer_behind_last(action, 0);
-        None
-    }
-
-    /// Defers an action until those deferred before it are done. There must be some. `bytes` are what
-    /// it takes beside itself.
-    pub fn defer_behind_last(&mut self, action: A, bytes: usize) {
-        if let Some(last) = self.deferred.back_mut() {
-            let bytes = bytes + size_of::<(A, usize)>();
-            self.blocked_bytes += bytes;
-            last.actions.push_back((action, bytes));
-        }
-    }
-
-    /// Takes the next deferred action whose time has come. If none has, `progress` is asked to say
-    /// when.
-    pub fn pop_ready_action(&mut self, progress: &CompletionTracker) -> Option<A> {
-        // Later actions need at least what earlier ones need, so looking at the first is enough.
-        loop {
-            let first = self.deferred.front_mut()?;
-            let before = deferred_bytes::<A>(&first.dependencies);
-            let due = all_met(&mut first.dependencies, progress);
-            self.blocked_bytes -= before - deferred_bytes::<A>(&first.dependencies);
-            if !due {
-                return None;
-            }
-            if let Some((action, bytes)) = first.actions.pop_front() {
-                self.blocked_bytes -= bytes;
-                return Some(action);
-            }
-            self.blocked_bytes -= deferred_bytes::<A>(&first.dependencies);
-            self.deferred.pop_front();
-        }
-    }
-
-    /// Whether actions are deferred.
-    #[must_use]
-    pub fn has_deferred(&self) -> bool {
-        !self.deferred.is_empty()
-    }
-}
-
-/// Drops the dependencies that are met, from the end, and asks to be told of the first that is not.
-fn all_met(dependencies: &mut Vec<Dependency>, progress: &CompletionTracker) -> bool {
-    while let Some(&last) = dependencies.last() {
-        if !last.met(progress) && !progress.wake_when(last.stream, last.until) {
-            return false;
-        }
-        dependencies.pop();
-    }
-    true
-}
-
-/// Asks to be told when the need that is looked at first is met. If it is by now, that is said too.
-fn ask(dependencies: &[Dependency], progress: &CompletionTracker) {
-    if dependencies
-        .last()
-        .is_none_or(|need| progress.wake_when(need.stream, need.until))
-    {
-        progress.set_ready();
-    }
-}
-
-const fn deferred_bytes<A>(dependencies: &[Dependency]) -> usize {
-    size_of::<Deferred<A>>() + size_of_val(dependencies)
 }
 
 #[cfg(test)]

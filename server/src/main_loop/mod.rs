@@ -1,0 +1,297 @@
+//! The server's main thread: it hears the daemon (`daemon_packets`), and notices when clients end (`clients`).
+//!
+//! It waits in epoll for the daemon's packets, for each client's process and socket, and for sessions
+//! that have ended; nothing wakes it while all is quiet. Called by `openmps` when a server's process starts. Must not
+//! know what clients post or what engines do with it.
+
+use std::collections::{HashMap, VecDeque};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use std::time::{Duration, Instant};
+
+use cuda_abi::CUresult;
+use engine::Engine;
+use protocol::control_messages::Packet;
+use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::io::Errno;
+use rustix::process::{PidfdFlags, getpid, pidfd_open};
+use transport::socket::{Connection, SocketError};
+
+use crate::admission::ServerResources;
+use crate::admission::compute_mode::{ComputeModePolicy, EnforcedByDriver};
+use crate::admission::device_list::all_listed;
+use crate::admission::groups::Groups;
+use crate::admission::session_thread::Sessions;
+use crate::event_queue::{EventQueue, ServerEvent};
+use crate::ipc::descriptors::Descriptors;
+use crate::log::Log;
+use crate::memory::file_receiver::FileReceiver;
+use crate::memory::host_budget::HostMemoryBudget;
+use crate::memory::server_budget::ServerMemoryBudget;
+
+mod clients;
+mod daemon_packets;
+
+use clients::{Running, process_inode};
+
+/// Why a server ended otherwise than it was told to.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// It cannot wait for events.
+    #[error("cannot wait for events: {0}")]
+    Events(#[from] Errno),
+    /// The daemon could not be told that it is ready.
+    #[error("cannot speak to the daemon: {0}")]
+    Daemon(#[from] SocketError),
+}
+
+/// Events, by the number in the kernel's event.
+const DAEMON: u64 = 0;
+const EVENTS: u64 = 1;
+/// The last number that there is.
+const DESCRIPTORS: u64 = u64::MAX;
+/// From here on a session's number, twice: for its process and, plus one, for its socket.
+const FIRST_SESSION: u64 = 2;
+
+/// How often the engine is asked whether it can get rid of what a client left that has gone.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// Serves the clients that the daemon hands over at the other end of `connection`, until it is told
+/// to end and they have left; without the daemon, until they have left.
+///
+/// # Errors
+/// When the system refuses what the main thread needs.
+pub fn run(
+    connection: Connection,
+    engine: Arc<dyn Engine>,
+    log: Arc<dyn Log>,
+) -> Result<(), RunError> {
+    run_with(connection, engine, log, Settings::default())
+}
+
+/// How a server is set up.
+#[derive(Debug)]
+pub struct Settings {
+    /// Who is asked before contexts are made.
+    pub compute_modes: Box<dyn ComputeModePolicy>,
+    /// Bytes of its own memory that it holds for clients, or else a part of the machine's.
+    pub held: Option<u64>,
+    /// Who receives the files that clients register.
+    pub files: FileReceiver,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            compute_modes: Box::new(EnforcedByDriver),
+            held: None,
+            files: FileReceiver::Server,
+        }
+    }
+}
+
+/// As [`run`], set up otherwise.
+///
+/// # Errors
+/// As there.
+pub fn run_with(
+    connection: Connection,
+    engine: Arc<dyn Engine>,
+    log: Arc<dyn Log>,
+    settings: Settings,
+) -> Result<(), RunError> {
+    transport::socket::raise_descriptor_limit();
+    log.line(true, "Startup");
+    for (ordinal, device) in engine.devices().iter().enumerate() {
+        log.line(
+            false,
+            &format!(
+                "Creating server context on device {ordinal} ({})",
+                device.name
+            ),
+        );
+    }
+    log.line(
+        false,
+        "CUDA MPS Server for Linux/Unix. Binary version: 13000",
+    );
+    let ready = Packet::Ready {
+        pid: getpid().as_raw_pid(),
+        devices: all_listed(&*engine),
+    };
+    let pinned = HostMemoryBudget::of_this_machine(engine.machine_memory());
+    let main_loop = MainLoop {
+        epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?,
+        running: HashMap::new(),
+        sessions: Arc::new(Sessions {
+            host: Arc::new(ServerResources {
+                engine,
+                events: Arc::new(EventQueue::new()?),
+                exports: Arc::default(),
+                descriptors: Arc::new(Descriptors::new()?),
+                groups: Groups::default(),
+                compute_modes: settings.compute_modes.into(),
+                host_memory: pinned,
+                server_memory: ServerMemoryBudget::new(settings.held),
+                files: Arc::new(settings.files),
+            }),
+            log: log.clone(),
+            time_lines: Arc::default(),
+            contexts: Arc::default(),
+        }),
+        connection,
+        unsent: VecDeque::new(),
+        own_process: process_inode(pidfd_open(getpid(), PidfdFlags::empty())?.as_fd()),
+        stopping: false,
+        force_at: None,
+        stuck: false,
+    };
+    main_loop.watch(&main_loop.connection, DAEMON, EventFlags::IN)?;
+    main_loop.watch(&*main_loop.sessions.host.events, EVENTS, EventFlags::IN)?;
+    let descriptors = main_loop.sessions.host.descriptors.as_fd();
+    main_loop.watch(descriptors, DESCRIPTORS, EventFlags::IN)?;
+    main_loop.connection.send(&ready.encode(), &[])?;
+    log.line(false, "Server has started");
+    let time_lines = main_loop.sessions.time_lines.clone();
+    main_loop.run()?;
+    time_lines.finish();
+    log.line(false, "Exiting");
+    Ok(())
+}
+
+/// What the main thread knows.
+#[derive(Debug)]
+struct MainLoop {
+    epoll: OwnedFd,
+    connection: Connection,
+    /// Packets for a daemon that does not read fast enough.
+    unsent: VecDeque<Vec<u8>>,
+    running: HashMap<u64, Running>,
+    sessions: Arc<Sessions>,
+    own_process: u64,
+    stopping: bool,
+    force_at: Option<Instant>,
+    /// It was said that a client left work behind that does not end.
+    stuck: bool,
+}
+
+impl MainLoop {
+    fn watch(&self, fd: impl AsFd, number: u64, flags: EventFlags) -> Result<(), Errno> {
+        epoll::add(&self.epoll, fd, EventData::new_u64(number), flags)
+    }
+
+    fn run(mut self) -> Result<(), RunError> {
+        let mut events = Vec::with_capacity(64);
+        while !(self.stopping && (self.running.is_empty() || self.only_stuck_are_left())) {
+            let left = self.force_at.map(|time| {
+                time.saturating_duration_since(Instant::now()) + Duration::from_millis(1)
+            });
+            let look = self.has_ending().then_some(LOOK);
+            let timeout = left
+                .into_iter()
+                .chain(look)
+                .min()
+                .map(|left| rustix::time::Timespec {
+                    tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
+                    tv_nsec: i64::from(left.subsec_nanos()),
+                });
+            events.clear();
+            match epoll::wait(
+                &self.epoll,
+                rustix::buffer::spare_capacity(&mut events),
+                timeout.as_ref(),
+            ) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+            for event in &events {
+                let data = event.data;
+                match data.u64() {
+                    DAEMON => {
+                        self.handle_daemon_packets();
+                        self.send_unsent();
+                    }
+                    EVENTS => self.drain_events(),
+                    DESCRIPTORS => {
+                        let closed = self.sessions.host.descriptors.take_closed();
+                        // The memory may have to be waited for.
+                        self.spawn_task(move |_, _| drop(closed));
+                    }
+                    number => self.end_client(number - FIRST_SESSION),
+                }
+            }
+            if self.force_at.is_some_and(|time| time <= Instant::now()) {
+                self.force_at = None;
+                self.end_all();
+            }
+            if self.has_ending() {
+                self.check_ending_sessions();
+            }
+        }
+        Ok(())
+    }
+
+    /// From now on clients get another server.
+    fn stop_admitting(&mut self, code: CUresult) {
+        if !self.stopping {
+            self.send(&Packet::Lost { code: code.0 });
+            self.stopping = true;
+        }
+    }
+
+    fn log_line(&self, text: &str) {
+        self.sessions.log.line(false, text);
+    }
+
+    fn drain_events(&mut self) {
+        if self.sessions.host.events.take_dead_context() {
+            self.check_engine();
+        }
+        for event in self.sessions.host.events.drain() {
+            match event {
+                ServerEvent::Attached(session) => self.send(&Packet::Attached { session }),
+                ServerEvent::Ended(session, how) => {
+                    let mut accounts = None;
+                    if let Some(running) = self.running.remove(&session) {
+                        let _ = epoll::delete(&self.epoll, &*running.pidfd);
+                        let _ = epoll::delete(&self.epoll, &*running.connection);
+                        accounts = running.cancellation.accounts();
+                    }
+                    self.report_end(session, how, accounts.unwrap_or_default());
+                }
+                ServerEvent::Fault {
+                    session,
+                    code,
+                    text,
+                } => {
+                    self.report_fault(session, code, &text);
+                    self.check_engine();
+                }
+                ServerEvent::Changed {
+                    request,
+                    code,
+                    text,
+                    accounts,
+                } => self.send(&Packet::Changed {
+                    request,
+                    code: code.0,
+                    text,
+                    accounts,
+                }),
+            }
+        }
+    }
+
+    /// An engine that has lost a device gets no more clients: the daemon starts another server for
+    /// them. Those that are here keep what they know until they leave.
+    fn check_engine(&mut self) {
+        if let Some(code) = self.sessions.host.engine.lost()
+            && !self.stopping
+        {
+            let text = format!("A device was lost: {code}. No more clients are taken");
+            self.log_line(&text);
+            self.stop_admitting(code);
+        }
+    }
+}
