@@ -2,6 +2,8 @@
 //!
 //! Docker, containerd, CRI-O, podman and kubelets with either cgroup driver are known by how they name cgroups; nothing of theirs is
 //! asked. A process that may make cgroups of its own can name them so too: what is found is for lists, and decides nothing.
+//!
+//! Called by `daemon::admission` for each client. Must not be asked whether something is allowed.
 
 use std::fs::File;
 use std::io::Read;

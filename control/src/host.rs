@@ -1,4 +1,6 @@
 //! What the daemon needs of the program that it is part of: it holds no CUDA itself.
+//!
+//! Filled by `openmps/src/main.rs`, called by `startup` and `underlay`. Must not know which engine there is.
 
 use std::path::PathBuf;
 use std::process::Command;

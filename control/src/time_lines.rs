@@ -1,6 +1,8 @@
 //! Who has clients recorded as time lines, and which: as long as its connection lasts.
 //!
 //! What is recorded goes from servers to who asked; of that the daemon sees nothing.
+//!
+//! Kept by the daemon, changed by `daemon::time_lines`.
 
 use std::collections::BTreeMap;
 

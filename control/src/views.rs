@@ -5,6 +5,8 @@
 //! device had no more than its quota, and of the clients those of its group, or those of its user that it
 //! could find in /proc. What clients have taken only their servers know; they are asked, and the answer
 //! waits for them. Where no server has run yet, a process of its own looks at the devices once.
+//!
+//! Called by `daemon::views` and `daemon::time_lines`. Must not know sockets: a process and a question come in.
 
 use std::collections::BTreeMap;
 use std::process::Child;

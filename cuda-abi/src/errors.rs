@@ -1,6 +1,9 @@
 //! The driver's status codes, their names and what they mean in our words.
 //!
 //! Everybody's errors end as one of these. An unknown code is a number, and no error of its own.
+//!
+//! Used by every crate that answers with a code; `client` gives names and texts to cuGetErrorName and
+//! cuGetErrorString. Must not know who made an error or why.
 
 use core::fmt;
 

@@ -1,6 +1,8 @@
 //! Where the driver's libraries are on a machine that has them.
 //!
 //! `engine-nvidia` and `nvml` look there, and nowhere else. Opens nothing.
+//!
+//! Must not know which of them a program needs, nor whether there is a driver.
 
 use std::path::{Path, PathBuf};
 

@@ -1,7 +1,8 @@
 //! The environment of the program that a library of ours is in, and whether it is to be believed: a privileged
 //! program's was written by whoever started it.
 //!
-//! `client` and `nvml` read no variable but through this. Must not know what a variable means.
+//! `client` and `nvml` read no variable but through this. Must not know what a variable means. Called by `client` and
+//! `nvml` before they read a variable.
 
 use std::ffi::{OsString, c_ulong};
 

@@ -1,7 +1,7 @@
 //! Foreign text (names, paths, variables) as part of a log's line, which it can neither end nor forge.
 //!
 //! For the logs of the libraries `client` and `nvml`, and for errors that name variables. Must not know which log it
-//! is.
+//! is. Called by whoever writes a log.
 
 /// Text as part of one line of a log: what could be taken for a line's end, or would move a terminal's
 /// cursor, is written as it would be in a string of Rust's.

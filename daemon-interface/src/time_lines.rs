@@ -1,7 +1,7 @@
 //! Having a daemon's clients recorded: what is recorded comes over one connection, and ends with it.
 //!
 //! `openmps trace` asks; `control` says who is recorded, and servers send what is. What the parts hold is for the asker to check:
-//! clients wrote some of it. Must not know what a record says.
+//! clients wrote some of it. Must not know what a record says. Called by `openmps trace` and the page.
 
 use std::path::Path;
 use std::time::Duration;

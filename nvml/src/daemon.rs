@@ -1,6 +1,8 @@
 //! Asking the control daemon what the caller may see.
 //!
 //! Each question is a connection of its own, so threads and fork's children need nothing of each other.
+//!
+//! Called by `state`. Must not know NVML's structures.
 
 use std::time::Duration;
 

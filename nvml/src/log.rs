@@ -2,6 +2,8 @@
 //!
 //! Opened for each line: there are few, and a file that is kept open would be one more thing in somebody
 //! else's process.
+//!
+//! Called by what a program would otherwise hear nothing of. Must not know why a line is written.
 
 use std::fs::OpenOptions;
 use std::io::Write;

@@ -3,6 +3,8 @@
 //! A C caller promises that a pointer parameter is NULL or leads to what NVML's documentation says, for as
 //! long as the call takes. Each type here has the form of the pointer in C, so that the shells of
 //! `exports` take them directly; nothing behind the shells sees a raw pointer.
+//!
+//! Must not know what a parameter means.
 
 use std::ffi::{CStr, c_char};
 

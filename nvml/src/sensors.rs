@@ -4,6 +4,9 @@
 //! a copy of this one is refused by a symbol that only ours has. It is asked of devices only that the daemon offers,
 //! named by their UUIDs. Where there is none, as in most containers, or where it cannot be initialised,
 //! what it alone knows is not supported.
+//!
+//! Called by `api`, and by `exports` for functions that the driver alone can answer. Must not know what such a
+//! function means: arguments are passed on.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::os::unix::ffi::OsStringExt;

@@ -3,6 +3,8 @@
 //! No lock: a fork's child may be made while another thread is anywhere in here. What the daemon says of
 //! the devices is kept for ever once it was read, and read again by each first initialisation; it is
 //! kept a second time only if it has changed.
+//!
+//! Called by `api` and `exports`. Must not know what a function answers.
 
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};

@@ -1,5 +1,7 @@
 //! The structures that are filled here. Their sizes and versions are held against those of NVIDIA's own
 //! Python bindings by `tests/python/nvml_view.py`, through `tests/data/sizes.tsv`.
+//!
+//! Filled by `api`, through `params`. Plain data: must not know where values come from.
 
 #![allow(non_camel_case_types, non_snake_case, reason = "the names are C's")]
 

@@ -1,7 +1,7 @@
 //! The latest samples of the daemon's accounts, for what was used between two of them.
 //!
 //! Called by the functions of utilisation. A call takes the list out and puts it back, so that there is no lock: who finds none, as
-//! a fork's child may, samples twice.
+//! a fork's child may, samples twice. Must not know NVML's structures: they are `api::utilization`'s to fill.
 
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::time::{Duration, UNIX_EPOCH};

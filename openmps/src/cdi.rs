@@ -1,4 +1,6 @@
 //! `openmps cdi`: specifications of the Container Device Interface.
+//!
+//! Called by `main`. Must not know a specification's form: `platform::cdi` does.
 
 use std::collections::BTreeMap;
 use std::io::Write;

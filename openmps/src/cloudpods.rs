@@ -1,4 +1,6 @@
 //! `openmps cloudpods`: a Cloudpods host's MPS, from Cloudpods' own files.
+//!
+//! Called by `main`. Must not know the files' form: `platform::cloudpods` does.
 
 mod daemon;
 

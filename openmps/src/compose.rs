@@ -1,5 +1,7 @@
 //! `openmps compose`: what the images of deploy/compose run. They are built from scratch and have no
 //! shell, so this is the daemon's entry point.
+//!
+//! Called by `main`. Must not know which containers come.
 
 use std::io::Write;
 use std::path::PathBuf;

@@ -1,5 +1,7 @@
 //! What a server has the kernel refuse to it: files before there is another thread, system calls before its
 //! first client.
+//!
+//! Called by `engines` for servers and by `file_receiver`. Must not know system calls: the table is `sandbox`'s.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};

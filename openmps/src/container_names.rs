@@ -1,7 +1,7 @@
 //! Which container and pod a client is in, as lists name it.
 //!
 //! The daemon tells what cgroups say: a container's id and a pod's uid. Names are the kubelet's, which this node's device plugin
-//! asks for and writes down by group. Must not know how any of it is shown.
+//! asks for and writes down by group. Must not know how any of it is shown. Called by `usage` and `metrics`.
 
 use std::collections::BTreeMap;
 

@@ -1,7 +1,7 @@
 //! `openmps demo`: n-body programs that know nothing of OpenMPS share one device through it.
 //!
 //! It starts a private daemon and the programs, measures from outside, and ends with a table and a picture. It must not
-//! know how a daemon or a client works.
+//! know how a daemon or a client works. Called by `main`.
 
 mod picture;
 

@@ -2,6 +2,8 @@
 //!
 //! It looks and asks, and changes nothing. What a program would find is what counts: the same
 //! variables, the same user, the same places.
+//!
+//! Called by `main`. Must not mend anything.
 
 mod checks;
 mod confinement;

@@ -1,4 +1,7 @@
 //! The files that this binary carries inside, and where they are put so that programs find them.
+//!
+//! Called by subcommands that give programs the library, and by `main` as ptxas. Must not know who loads a file,
+//! nor what is in it.
 
 use std::fs::{self, DirBuilder, File};
 use std::io::Write;

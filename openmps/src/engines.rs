@@ -1,4 +1,7 @@
 //! Which engine a server drives, and how it is set up by the environment.
+//!
+//! Called by `main` for a server's process, and by `machine`, which looks at devices. Owns the choice between the
+//! engines; it must not know sessions.
 
 use std::collections::BTreeMap;
 use std::fs::File;

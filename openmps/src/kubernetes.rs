@@ -1,4 +1,6 @@
 //! `openmps kubernetes`: the device plugin of a node, and who has how much of the cluster's GPUs.
+//!
+//! Called by `main`. Must not know the table's form or the kubelet: `platform::kubernetes` does.
 
 #[cfg(feature = "kubernetes")]
 mod plugin;

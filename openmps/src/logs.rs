@@ -1,5 +1,7 @@
 //! `openmps logs`: what the daemon and its servers wrote, in the order of time, and what they write
 //! from now on.
+//!
+//! Called by `main`; `compose` follows the logs by it. Must not know what a line means, only when it was written.
 
 use std::fs::File;
 use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};

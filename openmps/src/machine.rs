@@ -3,6 +3,8 @@
 //!
 //! A daemon is asked, since it knows what programs get. Where none runs, the engine that a server would
 //! have is looked at: a question shall start no server.
+//!
+//! Called by the subcommands that show devices and clients. Must not know how an engine finds them.
 
 mod modes;
 

@@ -2,6 +2,9 @@
 //!
 //! One binary: the control daemon, the server and the tools. Called as `nvidia-cuda-mps-control` it
 //! takes that program's arguments; called as `nvidia-smi` or `ptxas`, those of that.
+//!
+//! Owns the choice by name and the subcommands' list; each does its work in its own file. Must not know a device or
+//! a daemon itself.
 
 mod cdi;
 mod cloudpods;

@@ -1,4 +1,7 @@
 //! A control daemon for one command's own use, in a folder of its own, gone when the command ends.
+//!
+//! Called by `run`, `report` and `demo`; others start this binary by its `own_program`. Must not know what runs
+//! under it.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};

@@ -3,6 +3,9 @@
 //!
 //! Triton and torch.compile take a ptxas by TRITON_PTXAS_PATH, and load what it writes with
 //! cuModuleLoadData, which takes PTX text as well as machine code.
+//!
+//! Called by `main` when the binary is called by that name. Must not know servers: it assembles by `engine-soft`
+//! alone.
 
 use std::ffi::{OsStr, OsString};
 use std::io::Write;

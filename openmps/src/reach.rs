@@ -1,4 +1,6 @@
 //! Why a user cannot come to a daemon's socket: of the folders on the way to it, the one that is closed.
+//!
+//! Called by `run` and `doctor::checks` where a connection failed. Must not change a folder.
 
 use std::io::ErrorKind;
 use std::os::unix::fs::PermissionsExt;

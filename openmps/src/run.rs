@@ -1,4 +1,6 @@
 //! `openmps run`: any program, as a client of a daemon, by putting our library first on its path.
+//!
+//! Called by `main`; `trace::record` and `report` run programs by it. Must not know what the program does.
 
 mod loader;
 

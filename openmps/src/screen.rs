@@ -1,7 +1,8 @@
 //! The screen of `openmps demo`: lines of several programs, each with its name before it, as
 //! docker-compose prints them, above a bar that says how far the demo is.
 //!
-//! It knows neither daemons nor clients: the demo says which lines are shown and which go to a file.
+//! It knows neither daemons nor clients: the demo says which lines are shown and which go to a file. Called by `demo`
+//! alone.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};

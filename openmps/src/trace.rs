@@ -1,4 +1,6 @@
 //! `openmps trace`: time lines: of a program that it runs, of clients that run anyway, tables of them, and several as one.
+//!
+//! Called by `main`. Must not know a file's form.
 
 mod client_files;
 mod clients;

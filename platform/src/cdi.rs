@@ -4,6 +4,9 @@
 //! is two mounts and a few variables. The version written is 0.5.0: it is the oldest that lets a
 //! device's name begin with a digit, Debian 12's podman takes nothing newer, and an unknown version or
 //! field would make the whole file void without a word.
+//!
+//! Called by `openmps cdi` and by the device plugin's answers; Cloudpods' containers take its paths. Must not know
+//! a container engine, nor where the library really lies: the offer says it.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -4,6 +4,9 @@
 //! * `plan`: which devices are divided into how many parts, and the commands that say so to a daemon;
 //! * `bus`: what the kernel's directories tell of a device;
 //! * `list`: `isolated-device-list`; `container`: what a container is given.
+//!
+//! Called by `openmps cloudpods`. Must not know how a daemon is started: it says the commands that it is to be
+//! given.
 
 mod bus;
 mod container;

@@ -1,4 +1,6 @@
 //! What the daemon's image says when it starts, in the order and the words that people know.
+//!
+//! Called by `openmps compose`. Must not know which daemon says it, nor where it is written.
 
 use crate::gpus::Gpu;
 

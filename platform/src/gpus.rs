@@ -1,4 +1,7 @@
 //! Devices and processes, as everything here wants them.
+//!
+//! Filled by `openmps/src/machine.rs` from the daemon or an engine. Plain data: it must not know where a fact came
+//! from.
 
 use std::fmt;
 use std::str::FromStr;

@@ -1,5 +1,7 @@
 //! Kubernetes: GPUs' shares as resources of a node.
 //!
+//! Called by `openmps kubernetes`. Must not know the daemon's commands or sockets.
+//!
 //! * `resources`: what a node offers in each of the three modes, and what a container gets for what it
 //!   was given;
 //! * `sharing`: the device plugin's file of NVIDIA's form;

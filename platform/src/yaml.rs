@@ -2,6 +2,8 @@
 //!
 //! A file is read into a tree first; who wants something of it says what it must be. Others' files
 //! have keys that are no business of ours, and those are never looked at.
+//!
+//! Called by `cloudpods::files` and `kubernetes::sharing`. Must not know any file's keys.
 
 use std::fmt;
 use std::path::{Path, PathBuf};

@@ -1,6 +1,9 @@
 //! Raw access to the memory that kernels address: the one place of the executor that dereferences an
 //! address which a kernel made.
 //!
+//! Called by `ops`, `spaces` and `texture`, after their tests. Tests nothing itself, and must not know which space
+//! an address is of.
+//!
 //! Client memory may be written by anybody at any time (the client, its other kernels), so nothing here
 //! makes a reference to it: single values go through relaxed atomics, runs of bytes through a string
 //! move in assembly, which the compiler cannot take for an ordinary access.

@@ -1,5 +1,8 @@
 //! What is known of a function before it is compiled: the order of its blocks, which registers are live
 //! where, which values all lanes share, and where each register lies.
+//!
+//! Called by `lower` when a function is whole, and by `emit`. Knows what an instruction reads and writes, not what
+//! it computes.
 
 use super::ir::{Func, Inst, InstKind, Passed, Reg};
 use super::limits::{BLOCKS, LIVE_AT_ONCE, LIVE_BITS, LIVE_IN_ALL, LIVE_STEPS, REGISTER_BYTES};

@@ -1,6 +1,8 @@
 //! What a kernel can do wrong while it runs, and which CUDA error that is.
 //!
 //! Operations say the kind; a block adds where it happened; the engine breaks the client's context with it.
+//!
+//! Must not know contexts: whose is broken by it, the engine says.
 
 use std::fmt;
 

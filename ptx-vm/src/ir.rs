@@ -4,6 +4,8 @@
 //! Everything that an instruction reads is a virtual register: immediates, special registers and
 //! addresses of variables are registers that an instruction at the function's start defines, so that the
 //! analysis needs no second kind of operand.
+//!
+//! Made by `lower`, read by `analysis`, `segment` and `emit`. Must not know PTX's words, nor where a register lies.
 
 use super::isa::Isa;
 use super::machine::{ColdFn, OpFn, ReduceOp};

@@ -5,6 +5,8 @@
 //! runs until it reaches or passes the others, and those that meet become one again. A path that has
 //! taken many back-edges while others wait gives way, so that lanes that spin for other lanes of their
 //! own warp are served (independent thread scheduling).
+//!
+//! Called by `Block::run`. Must not know what an operation does: the machine runs it, and an event comes back.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,6 +1,8 @@
 //! One launch, checked: a kernel, compiled for its blocks, and the grid that it is launched with.
 //!
 //! The engine makes it; [`super::Block`]s are made of it.
+//!
+//! Must not know streams, nor when the grid runs; `engine-soft/src/grid.rs` keeps it.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;

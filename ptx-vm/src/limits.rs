@@ -5,6 +5,9 @@
 //! All of it is far above what compilers make of real programs. The largest kernels that NVIDIA's
 //! assembler still takes have some ten thousands of instructions, some thousands of blocks, and 255
 //! registers that are live at once.
+//!
+//! Constants only, for `lower`, `analysis`, `module` and `lane_group`, some of them for the engine. Knows no
+//! client's quota: those are the server's.
 
 /// Bytes of one function's local frame, and of a block's static shared memory: what arithmetic on
 /// offsets cannot overflow.

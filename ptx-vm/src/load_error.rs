@@ -1,4 +1,6 @@
 //! Why a module cannot be loaded. Lowering says it, the engine makes a CUDA error and a JIT log of it.
+//!
+//! Knows instructions and lines; the code that a program is answered with is chosen in `engine-soft/src/image.rs`.
 
 use std::fmt;
 

@@ -1,5 +1,7 @@
 //! The machine that a path of lanes runs on: its operations, its state while it runs, and the loop
 //! that steps it. It knows lanes and masks, not how paths are chosen ([`super::lane_group`] does).
+//!
+//! Called by `lane_group`; every function of `ops` is given one.
 
 use super::fault::FaultKind;
 use super::grid::Grid;

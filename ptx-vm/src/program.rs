@@ -5,6 +5,9 @@
 //! write has a value per lane. A lane group leaves the first where its lanes disagree about a branch
 //! ([`BlockCode::moves`] spread the uniform values over the lanes) and comes back at a block where it is
 //! one path again and the values are found to be equal. Functions exist in the divergent form only.
+//!
+//! Made by `emit`, run by `lane_group`, kept by kernels. Plain data: it must not know PTX, nor what an operation
+//! does.
 
 use std::fmt;
 

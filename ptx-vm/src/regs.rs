@@ -3,6 +3,9 @@
 //! A register has a slot: for a value that differs between lanes, all lanes of the lane group one after the
 //! other; for one that is the same in all lanes, one strip that holds it 16 times. So the same loop
 //! serves both, with a step of one strip or of nothing.
+//!
+//! Used by `ops`, `lane_group` and `machine`; `analysis::layout` says the slots. Must not know what a register
+//! means.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::fmt;

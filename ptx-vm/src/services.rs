@@ -1,4 +1,6 @@
 //! What a kernel asks of whoever runs it: printing, assertions, the device heap. The engine implements it.
+//!
+//! Called by `ops::system`. Must not know files, streams or the client: `engine-soft/src/services.rs` does.
 
 use std::fmt;
 

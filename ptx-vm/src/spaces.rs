@@ -4,6 +4,9 @@
 //! Global memory is the host's own address space (inside the client's windows). Shared, local and
 //! parameter memory have windows of their own at addresses where Linux maps nothing of ours: below any
 //! arena and any library, but not at 0.
+//!
+//! Called by the operations that reach memory, and by `lower` for the windows' addresses. Must not know who has a
+//! window, only which are in the launch's `AddressSpace`.
 
 use super::access;
 use super::fault::FaultKind;

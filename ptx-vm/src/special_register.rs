@@ -1,5 +1,7 @@
 //! Special registers of PTX that keep their value while a thread lives: their names and widths. What they read is
 //! [`super::ops::special`]'s.
+//!
+//! Used by the operands' lowering and by `analysis::uniformity`. Must not know a grid.
 
 /// A special register that keeps its value while a thread lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,5 +1,8 @@
 //! Tensor maps of the software GPU, in a layout of our own: what the host encodes and kernels copy by.
 //!
+//! Called by `engine-soft`'s client for the host's requests, and by `ops::bulk`. Must not know memory: an address
+//! is a number here.
+//!
 //! Little-endian, without gaps; the sizes in brackets are bytes:
 //!
 //! ```text

@@ -1,5 +1,7 @@
 //! The syntax tree of a PTX module: what the text says, with names resolved and nothing interpreted.
 //!
+//! Made by `parser` and `link`, read by `layout` and by the lowering of `ptx-vm`. Knows no instruction by its name.
+//!
 //! An instruction keeps its opcode and modifiers as the words of the source, so that a reader of the
 //! PTX manual finds them again and an engine matches on `("ld", ["param", "u64"])`. Which words make
 //! sense together is the engine's to say: it answers a combination that it has not built with the

@@ -2,6 +2,8 @@
 //!
 //! A tree takes up to twenty times what its text does, and texts come from anybody: what is kept of a
 //! text is paid for before it is kept, so that a text which asks for too much is refused half-way.
+//!
+//! Paid by the parser. The engine says whose memory it is, through the trait `Memory`; nothing here knows clients.
 
 use std::fmt::Debug;
 

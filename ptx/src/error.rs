@@ -1,6 +1,8 @@
 //! Why a PTX text was refused, and on which line.
 //!
 //! Made by the lexer, the parser and the linker; whoever loads an image writes it into the program's log.
+//!
+//! Knows lines and words of the text, and no error code of CUDA's: `image` and the engines choose that.
 
 use thiserror::Error;
 

@@ -2,6 +2,9 @@
 //!
 //! The rule: each parameter begins at the end of the one before it, rounded up to its alignment. A
 //! scalar's alignment is its size; an aggregate's stands in its declaration.
+//!
+//! Called by the parser, and by `ptx-vm` where a kernel finds its parameters. Knows sizes and alignments, not what
+//! is passed.
 
 use crate::ast::{Function, Parameter};
 

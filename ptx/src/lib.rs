@@ -3,6 +3,10 @@
 //! Pure: no I/O, no unsafe code, no global state. Everything here meets bytes that a client sent, so
 //! each entry point returns an error with a line for anything that it does not understand, and bounds
 //! what it allocates by the size of its input.
+//!
+//! Called by both engines: the software GPU for trees, the NVIDIA engine for classifying and rewriting. Must not
+//! know how a module is run, nor on which device.
+
 #![forbid(unsafe_code)]
 
 pub mod ast;

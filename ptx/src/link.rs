@@ -2,6 +2,9 @@
 //!
 //! What one module declares and another defines becomes one symbol; a second definition is refused,
 //! unless it is weak or common, and so is a use of what nobody defines.
+//!
+//! Called by the image loading of `engine-soft`; NVIDIA's driver links by itself. Reads no text and knows no
+//! device: trees in, a tree out.
 
 use std::collections::{BTreeSet, HashMap};
 

@@ -2,6 +2,9 @@
 //! variables become memory of the caller's choice, and calls of functions that the driver brings become
 //! calls of others.
 //!
+//! Called by `engine-nvidia/src/code`, and by `engine-soft` for references. Must not know what the replacements do,
+//! nor where a variable's memory comes from.
+//!
 //! The text stays as it is but for the words that must change, so that nothing is lost that the tree does
 //! not hold. A managed variable leaves behind a variable with its address (see [`Managed::pointer`]); each
 //! instruction that names it gets a block of its own, in which a register holds the address:

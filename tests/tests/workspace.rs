@@ -1,5 +1,5 @@
-//! Holds the crates to the directions in which they may depend on each other, to their budgets of foreign crates, and
-//! the threat model to what is tested.
+//! Holds the crates to the directions in which they may depend on each other, to their budgets of foreign crates, their
+//! files to beginning with a head, and the threat model to what is tested.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 

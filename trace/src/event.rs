@@ -1,6 +1,8 @@
 //! What happened: a process, its tracks, and activities on them.
 //!
 //! All times are nanoseconds of CLOCK_MONOTONIC; a [`Clock`] says where that stands in the time of day.
+//!
+//! Made by `join`, written by `chrome::write`. Plain data: it must not know a file's form.
 
 use std::borrow::Cow;
 

@@ -2,6 +2,8 @@
 //!
 //! `client` makes such a file of its own process, `openmps trace` of others'. What is told may be anything and come in any
 //! order, so that all that is kept has a bound.
+//!
+//! Must not know sockets, nor which file is written: it is given a `Storage`.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;

@@ -7,8 +7,8 @@
 //!   of when the device worked;
 //! * [`output`]: a file that can be read at any moment while it grows, also after the disk was full;
 //! * [`name_pattern`]: `output.%p`, as nvprof had it;
-//! * [`perfetto`]: the protobuf form of Perfetto, made from such JSON;
-//! * [`merge`](mod@merge): several files as one, on one clock; [`summary`]: nvprof's tables.
+//! * `perfetto`: the protobuf form of Perfetto, made from such JSON;
+//! * `merge`: several files as one, on one clock; `summary`: nvprof's tables.
 //!
 //! It knows neither sockets nor daemons nor engines. Without the feature `files` it is what a recorder needs,
 //! and links no foreign crate.

@@ -1,4 +1,7 @@
 //! Names of files with places for what differs between processes, as nvprof had them.
+//!
+//! Called by the client's recorder and by `openmps trace`, for the names that users give. Must not open a file, nor
+//! ask the system: facts come in.
 
 use std::fmt;
 

@@ -1,5 +1,7 @@
 //! A file that grows by events and can be read at any moment: what is there always ends with what makes it whole.
 //! When the disk is full, it ends after the last event that had room.
+//!
+//! Called by `chrome::write` and by `openmps trace merge`. Must not know what an event is.
 
 use std::fs::File;
 use std::io;

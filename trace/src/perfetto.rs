@@ -4,6 +4,8 @@
 //! trace_packet.proto, clock_snapshot.proto and track_event/{track_descriptor, process_descriptor,
 //! thread_descriptor, track_event, debug_annotation}.proto); only the fields that are written stand here. Times are
 //! times of day in nanoseconds: they are given as the trace's default clock, and a snapshot says so.
+//!
+//! Called by `openmps trace merge`, an event at a time. Must not know who recorded, nor where the packets are kept.
 
 use std::collections::HashMap;
 

@@ -1,4 +1,6 @@
 //! nvprof's tables: for each kernel, kind of copy and call how often and how long.
+//!
+//! Called by `openmps trace summary`. Must not know how a file was made: it reads any of Chrome's form.
 
 use std::collections::HashMap;
 use std::io::{self, Read};

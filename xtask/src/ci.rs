@@ -1,4 +1,7 @@
 //! What must pass before anything lands.
+//!
+//! Owns the list of parts of `test`, `quick` and `all`. Called by `main`. Must not know how a part does its work,
+//! nor how parts are run beside each other (`parts`).
 
 use std::process::Command;
 use std::time::Duration;

@@ -3,6 +3,8 @@
 //! A program checks its own results. What it prints must also equal, line by line, what it printed
 //! on NVIDIA's driver, as far as that was recorded in `tests/programs/recorded.txt`. With
 //! `--build-only --out DIR` it makes a folder to carry to a machine that has such a driver.
+//!
+//! Called by `main`, and by `ci` as a part of its own. Must not know how nvcc is fetched (`toolkit`).
 
 mod build;
 mod program;

@@ -1,4 +1,7 @@
 //! What is built of each function of the driver and of its management library, as the tables say.
+//!
+//! Called by `main`, which writes the pages, and by `ci`, which fails where they are not up to date. The pages'
+//! text is made below, in `coverage`.
 
 mod driver_functions;
 mod nvml_functions;

@@ -1,4 +1,7 @@
 //! A daemon of the development build for what tests run, in a folder of its own.
+//!
+//! Used by `corpus`, `mpi`, `python`, `runtimes` and tests of platforms. Must not know which programs become its
+//! clients.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -3,6 +3,8 @@
 //! A run of many parts builds all of them once, in one go, and then says so by a variable, which the tests of crates
 //! know too (`tests/src/daemon.rs`). Built one by one, with other features each, they would compile the same crates
 //! again and again, and replace the programs that a part beside them runs.
+//!
+//! Called by `ci` first, and by whoever needs one of the programs. Must not know which tests those are for.
 
 use std::path::PathBuf;
 

@@ -5,6 +5,9 @@
 //! another script, and it is fetched anew. What cargo installs is checked against the lock file and the
 //! registry's checksums, and what apt-get and debootstrap bring against Debian's signatures; a wheel must
 //! have one of the SHA-256 sums that its requirement names.
+//!
+//! Called by `toolkit`, `package`, `mpi`, `python` and tests of platforms. Must not know what a fetched thing is
+//! for.
 
 use std::ffi::OsStr;
 use std::fs;

@@ -1,4 +1,6 @@
 //! Runs the fuzz targets with libFuzzer, on the stable toolchain and without cargo-fuzz.
+//!
+//! Called by `main` and `ci`. Must not know what a target feeds: that is in `fuzz/`.
 
 use std::fs::File;
 use std::path::PathBuf;

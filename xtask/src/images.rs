@@ -2,6 +2,9 @@
 //!
 //! An image is one layer: our programs and the files of the machine's C library that they load, as
 //! `ldd` names them. The archives in `target/images` are what `docker load` and `podman load` read.
+//!
+//! Called by `main`, and by tests of platforms and Kubernetes, which load the archives. Must not know which engine
+//! loads them.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};

@@ -3,6 +3,8 @@
 //!
 //! An arrow goes from a file to the one that *defines* what it names by `crate::`, `self::` or `super::`, in a `use` or anywhere else:
 //! a re-export is followed, and is no arrow of its own. What stands under `cfg(test)` does not count, nor do calls of methods.
+//!
+//! Called by `main` and `ci`. Must not know which crate may use which: `tests/tests/workspace.rs` holds that.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

@@ -1,5 +1,7 @@
 //! `cargo xtask kubernetes`: a real kubelet, the manifests of `deploy/kubernetes`, and pods with shares of
 //! the software GPU. What the machine cannot do is said and skipped.
+//!
+//! Called by `platforms`. Must not know how the node is set up: `cluster` does that.
 
 mod cluster;
 mod extender;

@@ -3,6 +3,8 @@
 //! The compiler counts (`-C instrument-coverage`), LLVM's tools of the same toolchain add up, and what each crate had
 //! stands in `line-coverage.txt`: less than that is an error, and so is a crate that is missing on either side. Tests
 //! of whole processes are not counted: they would run nearly every line, and say little of which are looked at.
+//!
+//! Called by `main` only, so that it is no part of `test`. Must not know which tests there are.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -1,4 +1,6 @@
 //! Everything that CI and a developer run, tools included.
+//!
+//! Owns the command line; each subcommand's work is in the file of its name, which knows no arguments but its own.
 
 mod ci;
 mod corpus;

@@ -3,6 +3,8 @@
 //!
 //! For the crates that meet foreign bytes or have unsafe code, as far as no kernel is asked for what Miri does not
 //! know; such tests say so (`cfg_attr(miri, ignore = "why")`). What two sides do with the ring is loom's.
+//!
+//! Called by `main` only. Must not know a crate's tests by name: what Miri cannot run says so itself.
 
 use std::process::Command;
 

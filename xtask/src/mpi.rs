@@ -2,6 +2,8 @@
 //!
 //! They are in `tests/mpi`. OpenMPI is the machine's own where `mpicxx` and `mpirun` are installed;
 //! else Debian's packages are unpacked into `target/`, which takes no root.
+//!
+//! Called by `main` and `ci`. Must not know what a program computes: it checks itself.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};

@@ -3,6 +3,9 @@
 //! What is packaged runs with glibc 2.17: containers mount the libraries whatever their libc is. The
 //! machine's own linker would bind it to the machine's libc, so the release is linked with zig's, which
 //! has old ones; it comes from PyPI, and a package is all that it is needed for.
+//!
+//! Called by `main`, and by `platforms` for a .deb of the development build. Must not know where packages are
+//! published.
 
 mod reproduce;
 mod sbom;

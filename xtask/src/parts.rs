@@ -4,6 +4,8 @@
 //! those beside it is shown whole when they end, or from where they are once nothing else is shown. So no lines
 //! mix. A part that fails keeps only those from running that need what it makes, so that one run shows all that is
 //! wrong. Every part has a limit of time, and whoever ends the run ends its parts.
+//!
+//! Called by `ci` and `miri`, which say what the parts are. Must not know what a part does.
 
 use std::ffi::OsString;
 use std::fs::{self, File};

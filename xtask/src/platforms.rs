@@ -3,6 +3,8 @@
 //! What a test needs is installed from Debian where this is root; a test that cannot run says why, by
 //! name, and again at the end: nothing passes in silence. Each runs in a process of its own, for a limited
 //! time, and what it leaves is taken away (`apart`, `traces`).
+//!
+//! Called by `main` and `ci`. Owns the list of tests; must not know what one of them looks at.
 
 mod apart;
 mod cdi;

@@ -1,6 +1,8 @@
 //! The processes of this machine as /proc tells them: who descends from whom, and ending all of a tree.
 //!
 //! For who starts programs that start programs: the parts of a run, and tests of platforms.
+//!
+//! Must not know what the processes do.
 
 use std::fs;
 use std::time::{Duration, Instant};

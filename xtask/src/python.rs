@@ -3,6 +3,8 @@
 //! They and what they need are in `tests/python`. The packages go into a virtual environment under
 //! `target/`: several of them look for CUDA's libraries in the environment's own folders alone. A
 //! program's first line says what it needs of OpenMPS, in the words of the corpus (`# needs: plain`).
+//!
+//! Called by `main` and `ci`. Must not know what a program computes: it checks itself.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};

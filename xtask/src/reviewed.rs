@@ -2,6 +2,8 @@
 //! `supply-chain/reviewed.txt`, with its checksum and what was looked at.
 //!
 //! cargo-vet does more: it takes over others' reviews, for which it needs a network that CI has not.
+//!
+//! Called by `main` and `ci`. Must not ask the network, nor judge a crate: people do.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -2,6 +2,9 @@
 //!
 //! NVIDIA publishes old runtimes as wheels without their compilers. So the host's compiler builds
 //! `tests/runtimes/every.cpp` against each runtime, and the program registers its kernels by hand.
+//!
+//! Called by `main` and by `corpus`, which also runs its own programs on the newest. Must not know kernels: the
+//! program brings them.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};

@@ -1,4 +1,6 @@
 //! Running programs, with their names in errors, from the workspace's root.
+//!
+//! Used by almost every file here. Must not know what is run.
 
 use std::ffi::OsStr;
 use std::path::PathBuf;

@@ -2,6 +2,8 @@
 //! `--strict` they are failures: for machines that should have everything.
 //!
 //! Tests run in processes of their own, so the list is a file, which those find by a variable.
+//!
+//! Used by whoever may have to skip, and by `parts` and `platforms` at the end. Must not decide what is skipped.
 
 use std::fmt;
 use std::fs::{self, File};

@@ -1,4 +1,6 @@
 //! `cargo xtask slurm`: a real slurmctld and slurmd, with our prolog and epilog.
+//!
+//! Called by `platforms` and `main`. Must not know Slurm's sources: Debian's packages are installed.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

@@ -2,6 +2,8 @@
 //!
 //! NVIDIA publishes nvcc, its headers and the runtimes as wheels; none of it may be redistributed, so
 //! each machine fetches its own (about 105 MB).
+//!
+//! Called by `corpus`, `mpi` and `runtimes`. Must not know what is compiled with it.
 
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,6 @@
 //! The command line, with the spellings that NVIDIA's program takes.
+//!
+//! Called by `lib`'s `main` before anything else. Must not know a running daemon: text in, an action out.
 
 use crate::compute_mode;
 use crate::servers::placement::Isolation;

@@ -1,4 +1,7 @@
 //! The command-line client: one connection to the daemon for each command.
+//!
+//! Called by the prompt, by `lib`, and by tools of `openmps` that ask a daemon. Must not know a command's meaning:
+//! a line goes, an answer comes.
 
 use std::io::{BufRead, Write};
 use std::path::Path;

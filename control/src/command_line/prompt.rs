@@ -1,4 +1,6 @@
 //! Commands from a terminal: a prompt with history, completion and help.
+//!
+//! Called by `lib` where standard input is a terminal. Of commands it knows the table's words and helps only.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;

@@ -1,4 +1,6 @@
 //! What a command comes to: text for people and scripts, a value for programs, and what it waits for before it is given.
+//!
+//! Made by every command, kept and sent by `daemon::answers`. Must not know how it is sent.
 
 use std::fmt::Display;
 

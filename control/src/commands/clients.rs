@@ -1,4 +1,6 @@
 //! Commands that list clients and end them.
+//!
+//! Called by the table of commands. Must not end a client itself: its server is told, and the answer waits.
 
 use std::fmt::Write;
 

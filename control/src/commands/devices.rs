@@ -1,4 +1,7 @@
 //! Commands that show devices.
+//!
+//! Called by the table of commands; `openmps` reads devices back from the same JSON. Must not ask a driver: servers
+//! said what they have.
 
 use std::fmt::Write;
 

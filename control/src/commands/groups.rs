@@ -1,4 +1,6 @@
 //! `group`: groups of clients, made, listed and removed.
+//!
+//! Called by the table of commands. Must not make files or tell servers: `daemon::groups` does.
 
 use std::fmt::Write;
 

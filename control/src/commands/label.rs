@@ -1,6 +1,8 @@
 //! `label`: what a client is called in lists.
 //!
 //! Foreign text: `daemon_interface::label` says what of it is kept. Nothing is decided by it.
+//!
+//! Called by the table of commands. Must not know who may be found by a label.
 
 use daemon_interface::label;
 use serde_json::json;

@@ -1,6 +1,7 @@
 //! The command `limit`: what a running client or a group may have, shown or changed at once.
 //!
-//! Reads its arguments; what then comes of a change `daemon::limit_changes` sees to.
+//! Reads its arguments; what then comes of a change `daemon::limit_changes` sees to. Called by the table of commands.
+//! Must not tell servers: the daemon does.
 
 use protocol::control_messages::{self, ListedDevice};
 use protocol::limits;

@@ -1,6 +1,7 @@
 //! From a line to a command: a pure function of the text, so that anything may be tried on it.
 //!
-//! Knows the table's grammar and nothing of the daemon. What an argument means is the command's.
+//! Knows the table's grammar and nothing of the daemon. What an argument means is the command's. Called by the table of
+//! commands. Must not know the daemon.
 
 use super::row::Command;
 

@@ -1,4 +1,6 @@
 //! Servers as commands name them, and what is said of those that a caller may not know of.
+//!
+//! Called by commands that name a server or a client. Must not change either.
 
 use std::fmt::Display;
 

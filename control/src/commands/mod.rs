@@ -4,6 +4,9 @@
 //! NVIDIA's exits 0 whatever comes of a command. Ours exits 1 when a command was refused or failed:
 //! no tool that is known depends on the 0, and scripts under `set -e` want to know. Two failures in
 //! name only keep it: an empty line, with which here-documents end, and `ps` where no server runs.
+//!
+//! Called by `daemon::connections` for each line. Must not know sockets: a caller and a line come in, an answer
+//! goes out.
 
 mod answer;
 mod clients;
@@ -12,11 +15,11 @@ mod groups;
 mod label;
 mod limit_answers;
 mod limit_command;
-mod limits;
 mod line;
 mod lookup;
 mod partitions;
 mod row;
+mod server_limits;
 mod servers;
 
 use serde_json::json;
@@ -118,13 +121,13 @@ pub const COMMANDS: &[Command] = &[
         what: "set the active thread percentage of later servers",
         words: 1,
         changes: true,
-        run: limits::set_default_active_thread_percentage,
+        run: server_limits::set_default_active_thread_percentage,
         ..PLAIN
     },
     Command {
         name: "get_default_active_thread_percentage",
         what: "show it",
-        run: limits::get_default_active_thread_percentage,
+        run: server_limits::get_default_active_thread_percentage,
         ..PLAIN
     },
     Command {
@@ -133,7 +136,7 @@ pub const COMMANDS: &[Command] = &[
         what: "set the active thread percentage of a server's later clients",
         words: 2,
         changes: true,
-        run: limits::set_active_thread_percentage,
+        run: server_limits::set_active_thread_percentage,
         ..PLAIN
     },
     Command {
@@ -141,7 +144,7 @@ pub const COMMANDS: &[Command] = &[
         usage: "<PID>",
         what: "show it",
         words: 1,
-        run: limits::get_active_thread_percentage,
+        run: server_limits::get_active_thread_percentage,
         ..PLAIN
     },
     Command {
@@ -150,7 +153,7 @@ pub const COMMANDS: &[Command] = &[
         what: "set the memory limit of each client of later servers",
         words: 2,
         changes: true,
-        run: limits::set_default_device_pinned_mem_limit,
+        run: server_limits::set_default_device_pinned_mem_limit,
         ..PLAIN
     },
     Command {
@@ -158,7 +161,7 @@ pub const COMMANDS: &[Command] = &[
         usage: "<device>",
         what: "show it",
         words: 1,
-        run: limits::get_default_device_pinned_mem_limit,
+        run: server_limits::get_default_device_pinned_mem_limit,
         ..PLAIN
     },
     Command {
@@ -167,7 +170,7 @@ pub const COMMANDS: &[Command] = &[
         what: "set the memory limit of each later client of a server",
         words: 3,
         changes: true,
-        run: limits::set_device_pinned_mem_limit,
+        run: server_limits::set_device_pinned_mem_limit,
         ..PLAIN
     },
     Command {
@@ -175,7 +178,7 @@ pub const COMMANDS: &[Command] = &[
         usage: "<PID> <device>",
         what: "show it",
         words: 2,
-        run: limits::get_device_pinned_mem_limit,
+        run: server_limits::get_device_pinned_mem_limit,
         ..PLAIN
     },
     Command {
@@ -184,13 +187,13 @@ pub const COMMANDS: &[Command] = &[
         what: "set the priority of later clients, 0 normal or 1 below normal",
         words: 1,
         changes: true,
-        run: limits::set_default_client_priority,
+        run: server_limits::set_default_client_priority,
         ..PLAIN
     },
     Command {
         name: "get_default_client_priority",
         what: "show it",
-        run: limits::get_default_client_priority,
+        run: server_limits::get_default_client_priority,
         ..PLAIN
     },
     Command {

@@ -1,4 +1,6 @@
 //! `sm_partition` and `lspart`: static partitions, with what NVIDIA's print where tools read it.
+//!
+//! Called by the table of commands. Must not know how an engine makes a partition: it counts chunks.
 
 use std::fmt::Write;
 

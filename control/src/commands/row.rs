@@ -1,4 +1,6 @@
 //! A row of the table of commands.
+//!
+//! Used by the table and by the reading of lines. Plain data: must not know a command by name.
 
 use super::answer::{Answer, Caller};
 use super::line::Arguments;

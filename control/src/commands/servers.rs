@@ -1,4 +1,6 @@
 //! Commands that start, list and end servers.
+//!
+//! Called by the table of commands. Must not start a process: `daemon::servers` does.
 
 use std::fmt::Write;
 use std::time::Duration;

@@ -1,4 +1,6 @@
 //! Why compute modes cannot be known or set.
+//!
+//! Given by `compute_mode` and by who implements its traits. Must not know what an operator asked for.
 
 use std::path::PathBuf;
 

@@ -5,6 +5,9 @@
 //! not give back the next one does. The devices are behind [`DeviceModes`]: NVIDIA's are asked through
 //! NVML by whoever implements it; those of the software GPU have their modes in a file
 //! ([`SoftwareModes`]), where servers find them.
+//!
+//! Called by `daemon::compute_modes`, and by `openmps` for hosts of Cloudpods. Must not know NVML, nor who has a
+//! context.
 
 mod error;
 mod software;

@@ -1,4 +1,7 @@
 //! Compute modes of the software GPU's devices: in a file, where servers of every daemon of this user find them.
+//!
+//! Called by this crate's views and by `openmps` for the software GPU. Must not know what a server refuses because
+//! of a mode.
 
 use std::collections::BTreeMap;
 use std::fs::File;

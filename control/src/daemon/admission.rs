@@ -1,4 +1,7 @@
 //! Clients: who they are, what they get, and how they come to their server.
+//!
+//! Called by `daemon::connections` and `users`. Must not know what a client runs, nor its ring: the descriptors are
+//! handed over unread.
 
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;

@@ -1,4 +1,6 @@
 //! Answers to commands, and those that wait: for a server to be ready or gone, for clients to end, for limits to hold.
+//!
+//! Called by the event loop, and by whatever an answer has waited for. Must not know what is in an answer.
 
 use std::time::{Duration, Instant};
 

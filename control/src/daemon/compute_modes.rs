@@ -1,4 +1,6 @@
 //! Compute modes as the daemon sets them when it starts, and gives them back when it ends.
+//!
+//! Called by the daemon's start and end. Must not know NVML or files: it sees the trait `DeviceModes`.
 
 use super::Daemon;
 use super::error::SetModesError;

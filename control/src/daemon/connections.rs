@@ -1,4 +1,6 @@
 //! Connections that have not said yet what they are for: few words are awaited, and not for long.
+//!
+//! Called by the event loop. Must not know what a command or a client's packet asks: it hands both on.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,6 @@
 //! What the daemon waits for, as the kernel's events name it.
+//!
+//! Made where something is watched, read by the event loop. Must not know what is done about an event.
 
 use crate::servers::registry::ServerId;
 

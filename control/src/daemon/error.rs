@@ -1,4 +1,7 @@
 //! Why the daemon does not start, or cannot do what somebody needs: servers, views.
+//!
+//! Given by the files of `daemon`; `startup` prints the first, logs and answers have the others. Must not know
+//! sockets.
 
 use protocol::limits::LimitError;
 use rustix::io::Errno;

@@ -1,6 +1,8 @@
 //! The daemon's one thread: it sleeps in epoll and hands each event to whoever it is for.
 //!
 //! Nothing here blocks: sockets are asked without waiting, and what takes long is another process's.
+//!
+//! Called by `startup`. Must not know what an event means: each file beside it does for its own.
 
 use std::process::{ExitCode, ExitStatus};
 use std::time::{Duration, Instant};

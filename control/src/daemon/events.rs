@@ -1,4 +1,6 @@
 //! Events of the structured log as the daemon writes them.
+//!
+//! Called by the files of this folder. Must not know the log's form: `log::events` does.
 
 use serde_json::Value;
 

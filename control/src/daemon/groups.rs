@@ -1,4 +1,6 @@
 //! Groups as the daemon keeps them: made and removed by commands, told to servers, written down for the next daemon.
+//!
+//! Called by commands, by `admission` and by `orphaned_servers`. Must not know what a group's clients run.
 
 use std::collections::BTreeSet;
 use std::os::fd::AsFd;

@@ -1,4 +1,6 @@
 //! A connection that has said nothing yet, and how many of them there may be.
+//!
+//! Used by `connections` and the event loop. Plain data: it must not know a packet.
 
 use std::time::Instant;
 

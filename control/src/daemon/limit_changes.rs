@@ -3,6 +3,9 @@
 //!
 //! A change holds everywhere or nowhere: if one server refuses a group's, the others get back what
 //! held before.
+//!
+//! Called by commands, and by `daemon::servers` with what servers answered. Must not know how a server makes a
+//! change hold.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,6 @@
 //! What a daemon that was killed left: its groups, and servers that still have clients of them.
+//!
+//! Called by the daemon's start and by the event loop. Must not speak to such a server: it only counts and waits.
 
 use std::os::fd::OwnedFd;
 

@@ -1,4 +1,7 @@
 //! Static partitions as the daemon keeps them: groups of another kind, made of chunks of a device's multiprocessors.
+//!
+//! Called by `commands::partitions`, and where clients and servers come. Must not know how an engine keeps one
+//! apart.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,6 @@
 //! An answer that waits.
+//!
+//! Kept by `answers` and the event loop. Plain data: it must not know what it waits for.
 
 use std::time::Instant;
 

@@ -1,4 +1,6 @@
 //! A change of limits that servers have been told of and have not all answered.
+//!
+//! Kept by the daemon for `limit_changes`. Plain data: it must not know packets.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,6 @@
 //! Signals as something that epoll can wait for.
+//!
+//! Called where the daemon is made. Must not know what a signal is answered with.
 
 use std::os::unix::net::UnixStream;
 

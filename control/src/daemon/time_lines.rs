@@ -1,4 +1,6 @@
 //! Time lines of clients: who may have which recorded, and telling servers so, of clients that are there and of those that come.
+//!
+//! Called by `connections` and `admission`. Must not see what is recorded.
 
 use std::os::fd::AsFd;
 

@@ -1,4 +1,6 @@
 //! The underlay as the daemon runs it: started with the first server, lent to servers, given up when it fails.
+//!
+//! Called by `daemon::servers` and the event loop. Must not start NVIDIA's programs: `underlay::supervisor` does.
 
 use std::os::fd::OwnedFd;
 use std::os::unix::process::{CommandExt, ExitStatusExt};

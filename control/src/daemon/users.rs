@@ -4,6 +4,8 @@
 //! present servers' clients have left, and then a server of theirs takes the place. With `-M` each
 //! user has an executor of its own and nobody waits. Whoever asks for one executor for all, by name,
 //! gets that.
+//!
+//! Called by commands, `admission` and the event loop. Must not know why a user wants the device.
 
 use protocol::control_messages::{FEATURE_QUEUED, Packet};
 use serde_json::json;

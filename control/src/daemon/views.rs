@@ -1,4 +1,6 @@
 //! Answers to what programs ask of devices and clients: servers are asked what their clients have taken, and the answer waits for them.
+//!
+//! Called by `connections` and the event loop. Must not decide what somebody may see: `crate::views` does.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;

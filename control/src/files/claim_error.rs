@@ -1,4 +1,6 @@
 //! Why a process cannot become the daemon of its directories. What it says is the one line that whoever started it reads.
+//!
+//! Given by `instance`, printed by `startup`. Must not look at files itself.
 
 use std::path::{Path, PathBuf};
 

@@ -1,5 +1,6 @@
 //! Why a file or directory of the daemon's cannot be had: what is there, whose it is, and what to do about it. Everything
-//! that reads, writes or makes files of the daemon's gives these errors.
+//! that reads, writes or makes files of the daemon's gives these errors. Given by `safe_fs` and `safe_path`. Must not
+//! look at files itself.
 
 use std::path::{Path, PathBuf};
 

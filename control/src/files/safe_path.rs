@@ -1,6 +1,7 @@
 //! Directories and programs that nobody but root and this user can put something else in the place of: made where they are
 //! missing, looked at step by step where they are there. Who claims the pipe directory, makes groups' directories or runs
-//! NVIDIA's programs calls it; files in them are `safe_fs`.
+//! NVIDIA's programs calls it; files in them are `safe_fs`. Must not know what is in a directory, nor what a program
+//! does.
 
 use std::collections::VecDeque;
 use std::ffi::OsString;

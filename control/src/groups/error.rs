@@ -1,5 +1,5 @@
 //! Why a group cannot be made, kept, taken over or removed. Operators read it as the answer of a command, or as the reason
-//! why a daemon does not start.
+//! why a daemon does not start. Given by `groups` and `daemon::groups`. Must not know commands.
 
 use std::path::PathBuf;
 

@@ -1,6 +1,8 @@
 //! Groups of clients: a name, a budget of memory and a part of the compute that all of a group's
 //! processes share, whichever servers they are of.
 //!
+//! Kept by the daemon, changed by `daemon::groups` and `daemon::partitions`. Must not write files or send packets.
+//!
 //! A client is of a group by the socket that it came to, or by its cgroup where that can be seen; if
 //! both say something, the cgroup does, which a process cannot choose as it can a socket. Groups
 //! outlive servers and the daemon: what is needed for that is kept in files (`saved`), and the

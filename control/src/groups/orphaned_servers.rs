@@ -4,6 +4,8 @@
 //! The group's usage is in each such server's hands; it is taken from there, by its name among the server's
 //! files. Where that is not allowed (a server of another user, in a container), the group takes no
 //! clients until those servers are gone. Which processes they are is in the groups' files.
+//!
+//! Called by `daemon::orphaned_servers` and by groups. Must not signal a server.
 
 use std::fs::File;
 use std::os::fd::OwnedFd;

@@ -3,6 +3,8 @@
 //!
 //! A partition is a group with a reserved part of one device and no budget. It is made of chunks, the
 //! smallest part that the device's engine gives out.
+//!
+//! Called by commands and `daemon::partitions`. Must not know how multiprocessors are kept apart.
 
 use protocol::control_messages::ListedDevice;
 

@@ -3,6 +3,8 @@
 //! Beside the groups' own directories, which clients see and containers are given, there is one that
 //! only the daemon's user can read: what is in it is believed, so its owner and mode are checked, and
 //! no link is followed. A file is replaced as a whole or not at all.
+//!
+//! Called by `daemon::groups` and `daemon::orphaned_servers`. Must not know whether a group's servers still live.
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;

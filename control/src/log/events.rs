@@ -2,6 +2,8 @@
 //!
 //! `control.log` and `server.log` speak to the tools that know NVIDIA's; `events.jsonl` speaks to
 //! everybody else. It is the daemon's alone: what servers have to say, they say to the daemon.
+//!
+//! Called by the daemon where something happens. Must not know which file a line goes to.
 
 use serde_json::{Map, Value, json};
 

@@ -1,5 +1,8 @@
 //! Log files in the form that tools know: `[2026-11-20 21:42:57.831 Control   451] 100.0`.
 //!
+//! Written by the daemon and, with a file that it is given, by a server of `openmps`. Must not know what a line
+//! says.
+//!
 //! Lines are appended with one write each, so that a daemon and its servers may share a file. Times
 //! are local. A line that cannot be written (a full disk) is lost; nobody waits or fails for it.
 //!

@@ -3,6 +3,8 @@
 //! What strangers bring about (connections, commands, refusals) is written at their cost: each user, and each
 //! group's clients together, have a bucket of bytes that fills slowly. Of what finds it empty only the number is
 //! written. What a log's owner and root bring about, and what is the daemon's own (starts, faults), costs nothing.
+//!
+//! Called by `log` for each line. Must not know users' rights, only who a line is about.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -1,6 +1,8 @@
 //! The limits that the daemon gives to servers, and what becomes of a client's own.
 //!
 //! A client can only narrow what its server allows. Whatever does not parse is refused with a reason.
+//!
+//! Called by commands, by `admission` and where servers start. Must not know how a server enforces them.
 
 use std::collections::BTreeMap;
 

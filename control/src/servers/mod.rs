@@ -1,4 +1,6 @@
 //! Server processes as the daemon knows them; nothing here acts by itself.
+//!
+//! Used by `daemon` and `commands`. Must not know sockets' events: `daemon` has them.
 
 pub(crate) mod limits;
 pub mod placement;

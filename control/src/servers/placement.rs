@@ -3,6 +3,8 @@
 //! Clients in one executor share the device's context. What keeps them apart there is our own
 //! checking; what keeps executors apart is the kernel and the driver. So users are not mixed unless
 //! the operator asks for that by name.
+//!
+//! Called by `daemon::admission`, `daemon::servers` and `daemon::views`. Must not know which servers run.
 
 /// How far apart clients are kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,5 +1,8 @@
 //! How a server process is started, and how it finds what it was started with.
 //!
+//! Called by `daemon::servers`, and in the server's own process by `openmps`. Must not know why it is started, nor
+//! what it says.
+//!
 //! It gets its connection to the daemon as standard input and server.log as standard output and
 //! error, so that it needs no argument, no path and no rights to the directories, whatever user it
 //! runs as.

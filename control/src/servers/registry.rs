@@ -1,4 +1,6 @@
 //! The servers that run, and the clients that each has.
+//!
+//! Kept by the daemon and read by commands. Must not speak to a server, nor end one.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::OwnedFd;

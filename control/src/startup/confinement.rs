@@ -1,4 +1,6 @@
 //! What the daemon has the kernel refuse to it, before it hears anybody.
+//!
+//! Called by `startup`. Must not know system calls: `sandbox` has the table.
 
 use sandbox::{Error, Profile, UnknownSetting, Wanted, filter_calls};
 

@@ -1,4 +1,6 @@
 //! Why there is no daemon: the line that whoever started it reads, and the process that waits for one in the background.
+//!
+//! Given by `startup` alone. Must not know what the daemon does once it runs.
 
 use std::process::ExitStatus;
 

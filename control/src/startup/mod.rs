@@ -3,6 +3,8 @@
 //!
 //! In the background the program runs itself again. The second process detaches, sets everything up
 //! and reports through the socket that it has as standard input; the first passes on what it says.
+//!
+//! Called by `lib` for the actions that start a daemon. Must not know what the daemon does once it runs.
 
 mod confinement;
 mod error;

@@ -1,6 +1,9 @@
 //! What a service manager is told, sd_notify(3)'s way: one datagram to the socket that it named.
 //!
 //! Nobody waits for it, and nothing fails for it.
+//!
+//! Called by the daemon when it is ready and when it stops, and by `openmps`' daemon for Cloudpods. Must not know
+//! systemd by name: any manager with that variable is told.
 
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;

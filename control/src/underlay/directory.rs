@@ -4,6 +4,8 @@
 //! `/proc/net/unix` tells every user their path, so that no name is secret: what keeps programs out is a directory
 //! above them that is the daemon's user's alone. Servers of other users get a descriptor of the one below it instead
 //! of a path. Nothing of it lies in the pipe directory, which containers are given, whose root may be the machine's.
+//!
+//! Called by `underlay` and `daemon::underlay`. Must not know NVIDIA's protocol.
 
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};

@@ -1,5 +1,5 @@
 //! Why there is no underlay: what is said to the operator who asked for one, and, where servers must not be without, to
-//! their clients.
+//! their clients. Given by `underlay`; `daemon::underlay` logs it and tells servers.
 
 use std::path::PathBuf;
 

@@ -1,6 +1,8 @@
 //! The underlay: NVIDIA's own MPS, run privately beneath our servers, so that those of several users, groups or isolated
 //! clients overlap on a GPU instead of being time-sliced.
 //!
+//! Kept by the daemon, called by `daemon::underlay`. Must not know clients: servers alone are on it.
+//!
 //! It is started when the first server is, in directories of its own that no program comes to (`directory`), by a process that may wait
 //! for it (`supervisor`), and ends with the last of those who use it. A server that is to be on it waits for the
 //! daemon's word before it opens the driver. With `auto`, a server that does not get ready on it is started again without, and

@@ -1,4 +1,6 @@
 //! What an operator asks for.
+//!
+//! Read from the command line and the environment; asked by `underlay`. Must not know whether it can be had.
 
 use super::error::UnderlayError;
 use crate::files::directories::text_variable;

@@ -2,6 +2,8 @@
 //!
 //! It runs with the daemon's rights, so it is looked for where only root installs, or is what the operator named;
 //! never on a PATH. Ours has the same name and may lie in the same places.
+//!
+//! Called by `underlay`. Must not run what it finds.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};

@@ -5,6 +5,8 @@
 //! input is a pipe whose other end the daemon and all servers on the underlay hold: it ends when the last of them is gone,
 //! however they went, so that servers of a killed daemon serve their clients to the end. Its standard output is
 //! a connection to the daemon, which is told how it goes.
+//!
+//! Started by `underlay` as a process of its own. Must not know servers or clients.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;

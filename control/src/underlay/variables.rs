@@ -1,5 +1,5 @@
 //! What operators set of the underlay, by name: errors name it, and those who read it are `mode`, `directory`, `program`
-//! and the engine in a server.
+//! and the engine in a server. Names only: must not know what they mean.
 
 /// Names the directory in which those of underlays are made.
 pub(super) const DIRECTORY_VARIABLE: &str = "OPENMPS_UNDERLAY_DIRECTORY";

@@ -3,6 +3,9 @@
 //! Declarative macros cannot join tables, so all rows stand here, in sections by family. Versions
 //! and twins agree with what real drivers answer (`tests/exports.rs`, `tests/proc_address.rs`);
 //! numbers are held by `tests/data/numbers.tsv`.
+//!
+//! Expanded by `client` for its exports, by `engine-nvidia` for the driver's pointers, and by `xtask` for
+//! `docs/coverage.md`. Must not know how a function is built.
 
 /// Hands every driver function to the macro `$callback`, all rows in one call.
 ///

@@ -1,6 +1,8 @@
 //! The rows: every function that the libraries of drivers 580 and 595 export, in one macro.
 //!
 //! `nvml` makes its exports of them; what a class means is said in [`super`].
+//!
+//! Must not know where an answer comes from: that is `nvml`'s `api` and `sensors`.
 
 /// Hands every function of NVIDIA's management library to the macro `$callback`, all rows in one call.
 ///

@@ -1,6 +1,9 @@
 //! The ids of device attributes: what cuDeviceGetAttribute can be asked.
 //!
 //! Engines fill in values, the client answers with them; none stands here.
+//!
+//! Must not know a device.
+
 #![allow(non_camel_case_types, reason = "the names are C's")]
 
 /// A number about a device.

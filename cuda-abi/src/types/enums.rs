@@ -2,6 +2,9 @@
 //!
 //! A constant is C's without the prefix that all values of the enum share. Enums that only
 //! functions that are not built take have no constants yet.
+//!
+//! Used by `client`, `engine-nvidia` and `protocol`. Must not know which values are taken: functions check that.
+
 #![allow(non_camel_case_types, reason = "the names are C's")]
 
 macro_rules! open_enums {

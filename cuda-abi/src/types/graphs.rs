@@ -1,5 +1,9 @@
 //! Structures of the graph interfaces and of memory operations in streams. Layouts are C's; the
 //! tests hold sizes and offsets that a C compiler gave for the headers of CUDA 13.0.
+//!
+//! Used by the rows of functions and by `client`'s `api::graph`; `engine-nvidia` hands launch batches to the driver
+//! in them. Must not know what a node does.
+
 #![allow(non_camel_case_types, non_snake_case, reason = "the names are C's")]
 #![allow(
     missing_docs,

@@ -1,5 +1,9 @@
 //! Structures of physical memory, pools and batches of copies. Layouts are C's; the tests hold sizes
 //! and offsets that a C compiler gave for the headers of CUDA 13.
+//!
+//! Used by the rows of functions, by `client`'s `api` and by `engine-nvidia` towards the driver. Must not know what
+//! is allowed in them.
+
 #![allow(non_snake_case, reason = "the names are C's")]
 #![allow(
     missing_docs,

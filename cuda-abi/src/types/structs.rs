@@ -1,5 +1,9 @@
 //! Structures that built functions take, and those that travel by value. Layouts are C's; the tests
 //! hold sizes and offsets that a C compiler gave for the headers of CUDA 13.0.
+//!
+//! Used by the rows of functions, by `client`'s `api`, and by `protocol` where it says how arrays and textures
+//! travel. Must not know what is allowed in them.
+
 #![allow(non_camel_case_types, non_snake_case, reason = "the names are C's")]
 #![allow(
     missing_docs,

@@ -1,6 +1,6 @@
 //! The functions that are answered here, by family. Each has the name of its entry point.
 //!
-//! Must not know the daemon.
+//! Must not know the daemon. Called by the entry points of `exports`.
 
 #![allow(non_snake_case, reason = "the names are C's")]
 

@@ -1,5 +1,7 @@
 //! What runs in place of yunion-mps-daemon: compute modes, a control daemon, its limits; and everything
 //! put back when it ends.
+//!
+//! Called by `cloudpods` for the subcommand that serves. Must not know which devices are shared: the plan says it.
 
 use std::path::Path;
 use std::process::{Child, Command, ExitCode, Stdio};

@@ -1,7 +1,7 @@
 //! The picture that ends `openmps demo`: when each program ran, side by side and one after another, on one scale.
 //!
 //! It turns spans of time into text for a terminal or into SVG. It knows neither programs nor daemons, and trusts no
-//! name that it draws.
+//! name that it draws. Called by `demo` alone.
 
 use std::fmt::Write as _;
 use std::time::Duration;

@@ -1,4 +1,6 @@
 //! What the kernel can refuse to daemon and servers, and what it does.
+//!
+//! Called by `doctor::checks`. Must not restrict anything itself.
 
 use control::Directories;
 use sandbox::{Kernel, State, VARIABLE, Wanted};

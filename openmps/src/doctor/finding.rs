@@ -1,4 +1,6 @@
 //! What a check found: whether it is as it should be, and what to do about it if not.
+//!
+//! Made by the checks, printed by `doctor`. Must not know what was checked.
 
 /// What came of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]

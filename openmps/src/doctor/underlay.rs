@@ -1,4 +1,6 @@
 //! What runs beneath servers, and why if nothing does.
+//!
+//! Called by `doctor::checks`. Must not start anything: the daemon is asked.
 
 use control::Directories;
 use control::underlay::{Mode, NoProgram, UnderlayError};

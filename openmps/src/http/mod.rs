@@ -1,7 +1,7 @@
 //! HTTP/1.1 as little as metrics and the page need of it, on a TCP port or a Unix socket: one question a connection, and one answer.
 //!
 //! Whoever asks is a stranger: so many are served at a time, each within a few seconds and for a few kilobytes; others wait in the
-//! kernel. Must not know what is asked for.
+//! kernel. Must not know what is asked for. Called by `metrics` and `page`.
 
 mod question;
 mod serve;

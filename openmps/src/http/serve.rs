@@ -1,6 +1,7 @@
 //! Listening for HTTP, and a bounded number of threads that answer.
 //!
-//! Owns the bounds of a connection. Must not know what is asked for: who starts it says what is answered.
+//! Owns the bounds of a connection. Must not know what is asked for: who starts it says what is answered. Called by
+//! `metrics` and `page`, through `http`.
 
 use std::fmt;
 use std::io::{ErrorKind, Read, Write};

@@ -1,4 +1,6 @@
 //! `openmps kubernetes plugin`: the plugin of `platform`, with this node's daemon behind it.
+//!
+//! Called by `kubernetes`. Must not know the kubelet's protocol.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;

@@ -1,5 +1,7 @@
 //! Who may have a context on a device. The software GPU's devices are named by their numbers, NVIDIA's
 //! by their UUIDs.
+//!
+//! Called by `machine`. Must not know who has a context.
 
 use anyhow::{Context, Result};
 use control::compute_mode::{self, DeviceModes, SoftwareModes};

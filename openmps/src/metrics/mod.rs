@@ -2,6 +2,8 @@
 //!
 //! A process beside the daemon, as NVIDIA's exporter is one beside the driver: the daemon opens no port, and who floods the
 //! exporter floods the exporter.
+//!
+//! Called by `main`. Must not know a metric's name: `text` has them.
 
 mod serve;
 mod text;

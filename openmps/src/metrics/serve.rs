@@ -1,4 +1,6 @@
 //! The page of metrics over HTTP. The daemon is asked once a second at most, however many ask here.
+//!
+//! Called by `metrics`. Must not know what is in a page.
 
 use std::process::ExitCode;
 use std::sync::Arc;

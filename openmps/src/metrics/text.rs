@@ -1,6 +1,8 @@
 //! What is known of devices and clients as Prometheus reads it: its text format 0.0.4, and OpenMetrics 1.0.
 //!
 //! Names and labels stay as they are: people's dashboards have them. What NVIDIA's DCGM has a name for has that name and unit.
+//!
+//! Called by `metrics::serve`. It must not know HTTP or the daemon; a view comes in.
 
 use std::fmt::Write as _;
 

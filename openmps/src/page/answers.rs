@@ -1,6 +1,6 @@
 //! What the page's server answers: its files, what is known as JSON, and what came of a change.
 //!
-//! Must not know sockets, nor how what is known came to be.
+//! Must not know sockets, nor how what is known came to be. Called by the threads of `http`, for each question.
 
 use std::path::PathBuf;
 use std::sync::Arc;

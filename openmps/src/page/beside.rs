@@ -1,7 +1,8 @@
 //! `openmps control -d --web ADDRESS`: the page started with the daemon, and ended with it.
 //!
 //! The page stays a process of its own, which begins before the daemon is confined and looks by itself whether the daemon is
-//! still there. Must not know what the page serves, nor what else the daemon is told.
+//! still there. Must not know what the page serves, nor what else the daemon is told. Called by `main` before the daemon
+//! starts.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, ExitCode, Stdio};

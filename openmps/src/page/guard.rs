@@ -1,7 +1,8 @@
 //! Who may look and who may change: the token, and the names under which the page may be asked.
 //!
 //! A browser brings strangers' pages to this machine's own addresses. Those may not read answers of another origin, unless
-//! their name is made to lead here: so the name is looked at. Must not know what is asked for.
+//! their name is made to lead here: so the name is looked at. Must not know what is asked for. Called by `answers` before
+//! anything is answered.
 
 use std::io::Read;
 use std::net::{IpAddr, SocketAddr};

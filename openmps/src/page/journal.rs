@@ -1,6 +1,7 @@
 //! The last lines of the daemon's and the servers' logs, if this user may read them.
 //!
 //! Must not know who shows them: lines come with control characters made visible, and no longer than a screen takes.
+//! Called by `answers`.
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};

@@ -2,6 +2,8 @@
 //!
 //! A process beside the daemon, as `openmps metrics` is one: the daemon opens no port and reads no HTTP. What it shows is what the
 //! daemon shows this process' user, and what is changed is changed as that user.
+//!
+//! Called by `main`. Owns the order in which the parts start; must not know what they answer.
 
 mod answers;
 mod beside;

@@ -1,6 +1,6 @@
 //! Looks at the daemon's accounts once a second, also while nobody asks: what the page shows is made here, once for all readers.
 //!
-//! Must not know HTTP.
+//! Must not know HTTP. Called by `page`, which gives it a thread, and by `answers` for what it has seen.
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -1,6 +1,6 @@
 //! What was recorded as one HTML file: tables and plots, nothing from elsewhere, no script.
 //!
-//! Must not know how it was recorded. Names are programs' own, and escaped.
+//! Must not know how it was recorded. Names are programs' own, and escaped. Called by `report`.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

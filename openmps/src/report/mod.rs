@@ -1,6 +1,8 @@
 //! `openmps report`: who used what while a program ran, or for a time, as one HTML file.
 //!
 //! [`record`] looks at the accounts, [`html`] and [`plot`] make the file; here is when it begins and ends.
+//!
+//! Called by `main`. Must not know what is counted.
 
 mod html;
 mod plot;

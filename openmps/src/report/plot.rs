@@ -1,6 +1,6 @@
 //! Plots as inline SVG: areas on top of each other over a time, with a scale at their left and below.
 //!
-//! Must not know what is plotted.
+//! Must not know what is plotted. Called by `html`.
 
 use std::fmt::Write as _;
 

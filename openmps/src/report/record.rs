@@ -1,6 +1,6 @@
 //! What was used of devices from a beginning to an end: looks at the daemon's accounts, added up and kept as samples.
 //!
-//! Owns the thread that looks and the bound of what is kept. Must not know how it is shown.
+//! Owns the thread that looks and the bound of what is kept. Must not know how it is shown. Called by `report`.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

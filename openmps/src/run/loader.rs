@@ -1,5 +1,7 @@
 //! Whether a program can load our library at all: it is glibc's loader that does, as with NVIDIA's
 //! driver. A program of musl's would stop at a symbol that nobody knows.
+//!
+//! Called by `run` before it starts the program. Must not run it.
 
 use std::ffi::OsStr;
 use std::fs::File;

@@ -1,7 +1,7 @@
 //! What `openmps top` shows, and what keys do to it.
 //!
 //! Owns the latest usage, the history behind the small curves, and what the user has chosen. Must not know how it looks, nor ask
-//! the daemon for anything: what is to be carried out is told to the caller.
+//! the daemon for anything: what is to be carried out is told to the caller. Called by `top`; `draw` reads it.
 
 use std::collections::{BTreeMap, VecDeque};
 

@@ -1,4 +1,6 @@
 //! How `openmps top` looks: 80 columns are enough, more show more.
+//!
+//! Called by `top` for each frame. Must not ask the daemon or read a key: a state comes in.
 
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};

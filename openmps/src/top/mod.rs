@@ -2,6 +2,8 @@
 //!
 //! Looks at the daemon's accounts again and again, and shows what came between two looks. [`app`] is what is shown and what keys do to
 //! it, [`draw`] how it looks; here is the terminal.
+//!
+//! Called by `main`. Must not know how it looks.
 
 mod app;
 mod draw;

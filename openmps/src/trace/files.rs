@@ -1,5 +1,7 @@
 //! Files of time lines as the commands open them: what cannot be opened is told with what to do, and reading that
 //! takes long shows how far it is.
+//!
+//! Called by `merge`, `tables` and `clients`. Must not know what an event is.
 
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, IsTerminal, Read};

@@ -1,4 +1,6 @@
 //! `openmps trace merge`: one file of several, and with one file, another form of it.
+//!
+//! Called by `trace`. Must not know how clocks are put together: `trace::merge` of the crate does.
 
 use std::fs::File;
 use std::io::{Seek, SeekFrom};

@@ -1,5 +1,7 @@
 //! `openmps trace -o PATTERN`: a program run as `openmps run` does, whose client library records; or [clients](super::clients) that
 //! run anyway.
+//!
+//! Called by `trace`. Must not record itself: client libraries do, or the daemon's servers.
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};

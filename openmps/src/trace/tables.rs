@@ -1,4 +1,6 @@
 //! `openmps trace summary`.
+//!
+//! Called by `trace`. Must not know how rows are added up: `trace::summary` of the crate does.
 
 use std::io::{ErrorKind, Write};
 use std::path::PathBuf;

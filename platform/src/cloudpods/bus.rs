@@ -1,5 +1,7 @@
 //! What the kernel's directories tell of a device. All paths are below `root`, which is `/` but in
 //! tests.
+//!
+//! Called by `plan` and `list`. Must not know how a device is shared.
 
 use std::fs;
 use std::os::unix::fs::FileTypeExt;

@@ -1,4 +1,6 @@
 //! What a container with virtual devices is given.
+//!
+//! Called by `openmps cloudpods`. Must not know the files that asked for the devices.
 
 use std::path::Path;
 

@@ -1,4 +1,6 @@
 //! `host.conf` and `host_container_device.yml`.
+//!
+//! Called by `openmps cloudpods` and `plan`. Must not know devices: whether there is one is `plan`'s to say.
 
 use std::path::{Path, PathBuf};
 

@@ -1,4 +1,6 @@
 //! `isolated-device-list`: the virtual devices, in the forms of two releases of Cloudpods.
+//!
+//! Called by `openmps cloudpods`. Must not read Cloudpods' files: it is made of the plan.
 
 use std::fmt::Write;
 use std::path::Path;

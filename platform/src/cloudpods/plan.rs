@@ -1,4 +1,6 @@
 //! Which devices are shared, in how many parts, and what a daemon is told of it.
+//!
+//! Called by `openmps cloudpods`, and by its daemon for the commands. Must not send them.
 
 use std::path::Path;
 

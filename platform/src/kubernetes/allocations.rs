@@ -4,6 +4,8 @@
 //! started again keeps its devices. So an allocation lives until its devices are given again, or until
 //! the kubelet has not named them for long. It is written down before the group is made: after a crash,
 //! of the plugin's or of the node, whatever is running finds its group at the same path.
+//!
+//! Called by the plugin; `openmps` reads whose group is whose. Must not know the kubelet's protocol.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;

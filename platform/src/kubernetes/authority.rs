@@ -1,5 +1,7 @@
 //! Lets kubelets before 1.26 in.
 //!
+//! Called by `kubelet` for all bytes that come. Must not know what a request asks.
+//!
 //! They send the socket's path as HTTP/2's `:authority`, which is none; the HTTP/2 library refuses such
 //! a request before anybody sees it. So what comes from a kubelet is looked through on its way, and in
 //! blocks of headers an authority that begins with `/` (or `%`, an escaped one) is replaced by as many

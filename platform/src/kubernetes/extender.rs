@@ -3,6 +3,8 @@
 //!
 //! The API server is asked on a socket on which somebody speaks for this node's service account:
 //! `kubectl proxy --unix-socket=…` in a container beside the plugin. So there is no TLS and no token here.
+//!
+//! Called by the plugin's answers, where a scheduler has chosen. Must not choose itself.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};

@@ -2,6 +2,8 @@
 //!
 //! Scripts take that table apart, so it is the same to the blank, but for the unit: gpushare's guesses
 //! MiB as soon as a GPU has more than a hundred units, which a GPU of 141 GiB has.
+//!
+//! Called by `openmps kubernetes inspect`. Must not ask the API server: pods and nodes come in.
 
 use std::fmt::Write;
 

@@ -1,4 +1,6 @@
 //! Connections from kubelets, whose requests are mended on their way ([`super::authority`]).
+//!
+//! Called by `plugin` for each connection. Must not know HTTP: bytes pass through.
 
 use std::io;
 use std::pin::Pin;

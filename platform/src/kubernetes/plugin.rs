@@ -3,6 +3,9 @@
 //!
 //! Clients are of the daemon's. Nothing here is between them, so this can be ended and started while
 //! they run.
+//!
+//! Called by `openmps kubernetes plugin`, which brings node, settings and the daemon. Must not know what is in an
+//! answer: `service` does.
 
 mod service;
 mod stop;

@@ -1,5 +1,7 @@
 //! Pods and nodes, as the API writes them: what `kubectl get nodes,pods -A -o json` prints, of which
 //! only what is about shares of GPUs is looked at.
+//!
+//! Read by `inspect` and `extender`. Must not know who printed it.
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,7 @@
 //! The messages of the device plugin interface (package `v1beta1`) and of pod resources (package `v1`),
 //! by their numbers, and how they are sent.
+//!
+//! Used by `plugin` and its `service`. Must not know what a device is.
 
 use std::collections::BTreeMap;
 use std::path::Path;

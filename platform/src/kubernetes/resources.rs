@@ -2,7 +2,7 @@
 //!
 //! A kubelet counts devices: a share of a GPU is offered as many devices, each for one unit of it. Their
 //! ids are those that others use (`<uuid>-_-<n>` gpushare's, `<uuid>::<n>` NVIDIA's), because metrics
-//! and tools take them apart.
+//! and tools take them apart. Called by the plugin and its `service`. Must not know which containers there are.
 
 use std::collections::{BTreeMap, BTreeSet};
 

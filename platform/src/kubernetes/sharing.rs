@@ -2,6 +2,8 @@
 //!
 //! The same file drives ours. Keys that are no business of ours are not looked at; what would mean
 //! another way of sharing is refused, because a node would offer something else than was asked for.
+//!
+//! Called by `openmps kubernetes plugin`; `resources` offers what it says. Must not know devices.
 
 use std::path::Path;
 

@@ -1,4 +1,6 @@
 //! The command line: nvidia-smi's spellings of what is understood.
+//!
+//! Called by `smi`. Must not know devices: words in, an action out.
 
 use std::time::Duration;
 

@@ -1,4 +1,6 @@
 //! `--query-gpu`: facts of devices as comma-separated values.
+//!
+//! Called by `smi` and its options. Must not ask for facts: devices come in.
 
 use super::options::Refused;
 use crate::gpus::{Gpu, MIB};

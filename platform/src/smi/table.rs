@@ -1,4 +1,6 @@
 //! The table for people, and the rows of `pmon`.
+//!
+//! Called by `smi`. Must not ask for facts, nor know whose view it prints.
 
 use std::fmt::Write;
 

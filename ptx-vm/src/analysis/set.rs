@@ -1,4 +1,6 @@
 //! Sets of registers or blocks, as bits.
+//!
+//! Used by the analyses and by `emit`. Knows bits, not what they number.
 
 /// Which of the numbers below a bound are in it, one bit each.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -1,4 +1,7 @@
 //! Instructions that compute: arithmetic, logic, comparisons, conversions, moves.
+//!
+//! Owns also the table from an opcode to the file that lowers it: `lower::body` calls `instruction`. Must not
+//! know how values are computed; that is `ops`.
 
 use ptx::ast::{Instruction, Operand, Symbol, Type};
 

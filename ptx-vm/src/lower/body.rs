@@ -1,5 +1,8 @@
 //! One function: its blocks and its registers. Its operands are in `operands`, the instructions
 //! themselves in the neighbouring modules.
+//!
+//! Called by `lower` for each function, and by the files beside it, which put their instructions into its blocks.
+//! Must not know what an opcode means.
 
 use std::collections::HashMap;
 

@@ -1,5 +1,7 @@
 //! Copies of many bytes and of boxes of tensors, made by one thread: `cp.async.bulk`, `cp.async.bulk.tensor`,
 //! `cp.reduce.async.bulk`. A cluster is one block here, so that its shared memory is the block's.
+//!
+//! Called by `lower::copies`. Must not know how a box lies in memory: `ops::bulk` and `tensor_map` do.
 
 use ptx::ast::{Instruction, Operand, Space};
 

@@ -1,4 +1,7 @@
 //! Comparisons, and what they write: predicates, and all bits of a register.
+//!
+//! Called by `lower::arith`. Must not know how two values are compared: it picks from `ops::compare` and
+//! `ops::half`.
 
 use ptx::ast::{Instruction, Operand, Type};
 

@@ -1,4 +1,7 @@
 //! Branches, calls, barriers, and what the lanes of a warp do together.
+//!
+//! Called by `lower::arith`. Must not know masks or paths: which lanes go where is found out by `lane_group` when
+//! it runs.
 
 use ptx::ast::{Function, Instruction, Label, Operand, Parameter, Symbol, Targets, Type};
 

@@ -1,5 +1,7 @@
 //! Copies from global to shared memory that a GPU makes meanwhile (`cp.async`). Here they are made at once,
 //! as they may be, so that there is nothing to wait for.
+//!
+//! Called by `lower::arith` for `cp`. Must not know memory: loads, stores and barriers are `ops`'.
 
 use ptx::ast::{Instruction, Operand, Space, Type};
 

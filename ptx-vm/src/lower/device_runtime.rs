@@ -1,5 +1,8 @@
 //! Calls of CUDA's device runtime: the arguments go to a place in the caller's local frame, in words of 8 bytes,
 //! where the operation finds them.
+//!
+//! Called by `lower::control` for calls of functions that `crate::device_runtime` lists. Must not know what a
+//! function does.
 
 use super::body::{Body, Lowered};
 use crate::device_runtime::{DIMENSIONS, Known, MOST_ARGUMENTS};

@@ -1,4 +1,7 @@
 //! Matrices of a warp: `ldmatrix`, `stmatrix`, `mma`.
+//!
+//! Called by `lower::arith`, and by `lower::wmma` for the products. Must not know which lane holds which element:
+//! `ops::matrix` does.
 
 use ptx::ast::{Instruction, Operand, Space, Type};
 

@@ -1,4 +1,7 @@
 //! Barriers in shared memory: `mbarrier`, and what copies and stores of `.async` tell them.
+//!
+//! Called by `lower::arith`, and by the lowering of copies and stores that tell a barrier. Must not know the
+//! object's bits: they are in `ops::mbarrier`.
 
 use ptx::ast::{Instruction, Operand, Space, Type};
 

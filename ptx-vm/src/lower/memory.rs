@@ -1,4 +1,7 @@
 //! Loads, stores and atomics.
+//!
+//! Called by `lower::arith`, and by the files beside it for addresses and hints. Must not know what memory there
+//! is: addresses are tested when the operation runs.
 
 use ptx::ast::{Base, Instruction, Operand, Space, Symbol, Type};
 

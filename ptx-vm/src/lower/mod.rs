@@ -2,6 +2,9 @@
 //!
 //! A kernel is lowered with everything that it may call, so that shared variables have one place in it
 //! and nothing is linked later.
+//!
+//! Called by `module` when a module is loaded. Must not know lanes at run time, nor where registers lie: `analysis`
+//! and `emit` say that.
 
 mod arith;
 mod body;

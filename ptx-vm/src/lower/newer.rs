@@ -1,5 +1,8 @@
 //! Forms of arithmetic that came with sm_100: pairs of `f32`, sums of an `f32` and a 16-bit float, and
 //! minimum and maximum of three. All of them are what older instructions do in several steps.
+//!
+//! Called by `lower::arith`. Adds no operation of its own, so that `ops` need not know that sm_100 has one
+//! instruction for them.
 
 use ptx::ast::{Instruction, Operand, Type};
 

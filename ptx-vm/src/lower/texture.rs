@@ -1,4 +1,7 @@
 //! Textures and surfaces: `tex`, `tld4`, `txq`, `suld`, `sust`, `suq`.
+//!
+//! Called by `lower::arith`. Must not know textures' contents or modes: the object is looked up when the operation
+//! runs.
 
 use ptx::ast::{Base, Instruction, Operand, Type};
 

@@ -1,5 +1,7 @@
 //! `wmma`: matrices that a warp loads, multiplies and stores. How they are spread over the lanes is the device's own
 //! affair; here they are as `mma` has them, in blocks of 8 rows and 8 columns.
+//!
+//! Called by `lower::arith`. Must not know how products are made: those are `lower::matrix`'s.
 
 use ptx::ast::{Instruction, Operand, Space, Type};
 

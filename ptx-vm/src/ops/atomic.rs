@@ -1,4 +1,7 @@
 //! Atomic read-modify-write: `atom` and `red`.
+//!
+//! Chosen by `lower::memory`; `ops::mbarrier` and `ops::bulk` make theirs by it too. Knows addresses that were
+//! tested, and no path.
 
 use crate::access::Cell;
 use crate::machine::{Flow, Machine, Op, OpFn};

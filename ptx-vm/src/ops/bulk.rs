@@ -1,5 +1,7 @@
 //! Bulk copies, plain ones and of tensors (`cp.async.bulk`, `cp.async.bulk.tensor`), which a GPU makes
 //! meanwhile. Here they are made at once, as they may be, and then the barrier is told of the bytes.
+//!
+//! Chosen by `lower::bulk`. Must not know PTX's words, nor who else waits at the barrier.
 
 use protocol::tensor_maps::{ALIGNMENT, BYTES, MOST_RANK};
 

@@ -1,5 +1,8 @@
 //! Operations that go lane by lane through a scalar function: operands come zero-extended to 64 bits,
 //! with a constant of the instruction; the result's low bytes are taken.
+//!
+//! Used by the other families and by `lower::arith`, where speed matters less than code. Must not know lanes: each
+//! function sees one value of each operand.
 
 use std::arch::asm;
 

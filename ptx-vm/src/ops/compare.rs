@@ -1,4 +1,6 @@
 //! Comparisons, whose result is a predicate.
+//!
+//! Chosen by `lower::compare` and others of `lower`. Must not know what the predicate guards.
 
 use ptx::ast::Type;
 

@@ -2,6 +2,9 @@
 //!
 //! Fields: `s[0]` and `s[1]` are positions, `d[0]` and `d[1]` the blocks that they start, `imm` holds what
 //! a back-edge costs, 32 bits for each of the two (0 for a forward edge): see [`edge`].
+//!
+//! Chosen by `emit` and `lower::control`. Must not choose a path: it tells `lane_group` by a `Flow` what the lanes
+//! came to.
 
 use std::sync::atomic::Ordering;
 

@@ -1,4 +1,7 @@
 //! `cvt`: one type to another.
+//!
+//! Chosen by `lower::arith` and `lower::newer`. Must not know registers: one line on one lane, as all of
+//! `ops::simple`.
 
 use ptx::ast::Type;
 

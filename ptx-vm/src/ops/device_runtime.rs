@@ -1,5 +1,7 @@
 //! Calls of CUDA's device runtime, lane by lane: arguments are read from the caller's local frame, and the engine
 //! carries the call out. The threads' last errors are kept here.
+//!
+//! Chosen by `lower::device_runtime`. Must not know grids or streams: it speaks to the trait `DeviceRuntime`.
 
 use crate::device_runtime::{DeviceCall, DeviceFunction, MOST_ARGUMENTS, Reply, numbered};
 use crate::fault::FaultKind;

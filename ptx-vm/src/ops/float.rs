@@ -1,4 +1,7 @@
 //! Arithmetic of floats, and those helpers that are more than one Rust operator.
+//!
+//! Found by way of `ops::table`; halves, parts and warps use its helpers. Knows no rounding but Rust's: the others
+//! are in `ops::cold`.
 
 use std::arch::x86_64 as arch;
 

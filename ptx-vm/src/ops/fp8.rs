@@ -1,4 +1,6 @@
 //! Floats of 8 bits: `e4m3`, which has no infinity and one NaN, and `e5m2`, the upper byte of a half.
+//!
+//! Chosen by `lower::arith`; `ops::matrix` decodes elements by it. Must not know lanes.
 
 use ptx::ast::Type;
 

@@ -2,6 +2,9 @@
 //!
 //! Sums and products of halves are exact in `f64`; of bfloats a sum may be rounded there, which does no
 //! harm (53 ≥ 2 · 8 + 2). Only `fma` needs the care that it takes.
+//!
+//! Found by way of `ops::table`; conversions, atomics, matrices and textures use its forms of numbers. Must not
+//! know lanes.
 
 use half::{bf16, f16};
 use ptx::ast::Type;

@@ -1,4 +1,6 @@
 //! Arithmetic of integers.
+//!
+//! Found by way of `ops::table`. Must not know registers or lanes: one line on one lane.
 
 use ptx::ast::Type;
 

@@ -1,4 +1,6 @@
 //! Instructions that look at bits only: logic, shifts, permutations, moves, and logic of predicates.
+//!
+//! Found by way of `ops::table`; most of `lower` moves and selects by it. Must not know what the bits stand for.
 
 use ptx::ast::Type;
 

@@ -4,6 +4,9 @@
 //! beside each other in a row as fit: of the left matrix lanes of group `g` have rows `g` and `g + 8`, of the
 //! right one, which is held by columns, column `g`; of the sums they have two neighbours of rows `g` and
 //! `g + 8`.
+//!
+//! Chosen by `lower::matrix` and `lower::wmma`. Must not know `wmma`'s fragments: they come as registers of `mma`'s
+//! form.
 
 use ptx::ast::Type;
 

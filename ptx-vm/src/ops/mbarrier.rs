@@ -1,6 +1,9 @@
 //! The `mbarrier` object: a barrier in shared memory that counts arrivals, and bytes that asynchronous
 //! copies still bring (PTX ISA, "Parallel Synchronization and Communication Instructions: mbarrier").
 //!
+//! Chosen by `lower::mbarrier`; `ops::bulk` tells of bytes here. Must not know who waits: waiting is a loop of the
+//! program's own.
+//!
 //! It is a word of 64 bits, and what an instruction does to it is one atomic operation:
 //!
 //! ```text

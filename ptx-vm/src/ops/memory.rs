@@ -1,4 +1,7 @@
 //! Loads and stores.
+//!
+//! Chosen by `lower::memory` and `lower::copies`. Reaches memory by `access` and `spaces` only, and must not know
+//! windows or devices.
 
 use super::pure::for_each_isa;
 use crate::access::{Cell, copy_row_in, load_whole, store_whole};

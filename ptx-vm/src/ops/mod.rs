@@ -1,5 +1,7 @@
 //! The operations that compiled code is made of. A function here runs one of them for the lanes of a
 //! [`super::machine::Machine`]; which one an instruction becomes, `lower` says.
+//!
+//! Run by `machine`. Must not know PTX's syntax, nor how the paths of a lane group are chosen.
 
 pub(crate) mod atomic;
 pub(crate) mod bulk;

@@ -2,6 +2,8 @@
 //!
 //! Families of instructions ([`super::integer`], [`super::float`] and their neighbours) give out such operations, each written as
 //! one line of Rust on one lane ([`op!`]); [`super::pure`] makes loops of the line for every vector unit.
+//!
+//! Must not know which vector unit there is, nor where registers lie.
 
 use ptx::ast::Type;
 

@@ -1,4 +1,7 @@
 //! Constants, special registers and addresses: values that come from the grid.
+//!
+//! Chosen by `emit`, `lower::arith` and the operands' lowering. Must not know names of registers: those are
+//! `special_register`'s.
 
 use std::sync::OnceLock;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};

@@ -1,5 +1,7 @@
 //! What device code asks of the system: `printf`, `assert`, `malloc`, `free`. The compiler calls functions
 //! of known names for them; here they are operations, lane by lane.
+//!
+//! Chosen by `lower::control`. Must not know where text goes or memory comes from: it asks the trait `Services`.
 
 use engine::format::{self, Arguments, LONGEST};
 

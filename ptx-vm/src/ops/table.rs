@@ -1,6 +1,8 @@
 //! Which words of an instruction mean which operation: the families' answers, put together.
 //!
 //! Lowering asks here. A family knows its own instructions and none of the others.
+//!
+//! It must not know an instruction by itself, nor what reads the operands.
 
 use ptx::ast::Type;
 

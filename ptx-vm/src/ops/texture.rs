@@ -3,6 +3,8 @@
 //! Source 0 is always the object's number. For textures sources 1 to 3 are coordinates and source 4 the
 //! layer and, in its upper half, the level of detail. For surfaces that are read sources 1 to 3 are
 //! byte, row and slice (or layer).
+//!
+//! Chosen by `lower::texture`. Must not know how texels are filtered: `texture::sample` does.
 
 use std::sync::Arc;
 

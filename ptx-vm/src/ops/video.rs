@@ -1,4 +1,6 @@
 //! Video instructions on the two or four parts of a word: `vadd4`, `vabsdiff2`, `vset4` and the like.
+//!
+//! Found by way of `ops::table`. Must not know lanes: a word in, a word out.
 
 use ptx::ast::Type;
 

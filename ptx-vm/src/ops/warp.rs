@@ -2,6 +2,9 @@
 //!
 //! An instruction with a member mask wants all live lanes of that mask at once. A path may hold only
 //! some of them: those warps that are complete go on, the others wait ([`Event::Warp`]).
+//!
+//! Chosen by `lower::control`; `lane_group::barriers` finishes what had to wait. Must not know why lanes are
+//! missing.
 
 use crate::machine::{Event, Flow, Machine, Op};
 use crate::mask::{Mask, WORDS};

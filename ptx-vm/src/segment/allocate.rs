@@ -3,6 +3,8 @@
 //! A value has as many *units* as vectors for the lanes that one round of the loop takes: one of 4-byte
 //! lanes, two of 8-byte lanes. A unit is in a register, in its slot, or both. When registers run out, the
 //! unit goes whose next use is furthest; to its slot, if its slot does not have it.
+//!
+//! Called by `segment` alone. Must not know bytes of instructions: those are `encode`'s.
 
 use std::collections::HashMap;
 

@@ -1,5 +1,7 @@
 //! Straight-line runs of arithmetic as one operation, in machine code.
 //!
+//! Called by `emit`. Must not know PTX or memory: it sees tags, slots and vector units.
+//!
 //! Operation by operation, each result goes through memory: two or three loads, a store and a dispatch
 //! for one multiplication. A *segment* is a run of arithmetic within a basic block, compiled to a loop
 //! over strips that keeps everything in vector registers and reads and writes the register file only for

@@ -1,4 +1,7 @@
 //! Executable memory.
+//!
+//! Made by `emit`, kept in a `Program`, called by `segment::run`. Must not know what the code does; it is never
+//! writable and executable at once.
 
 use std::ptr::NonNull;
 

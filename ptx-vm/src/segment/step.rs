@@ -1,4 +1,6 @@
 //! What a segment is compiled from: its operations, and where their registers lie.
+//!
+//! Made by `emit`, read by `allocate`. Plain data; knows no vector unit.
 
 use super::tag::Tag;
 use crate::ir::{Inst, InstKind, Reg};

@@ -1,6 +1,8 @@
 //! The names by which segments know arithmetic. Operations carry them from the table to here.
 //!
 //! Names only: what each becomes stands in `encode` and `allocate`.
+//!
+//! Given by `ops`, kept in `ir`, read by `segment`.
 
 /// Operations that segments can have, by the lanes' type.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

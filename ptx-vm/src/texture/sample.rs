@@ -1,5 +1,7 @@
 //! How a texture is read: coordinates, edges, interpolation with weights of eight fractional bits, and
 //! the levels between which it is made (the CUDA C++ Programming Guide, "Texture Fetching").
+//!
+//! Called by `ops::texture`. Must not know lanes, nor which object a kernel named.
 
 use super::{Edge, Format, Level, Source, Texture, channels, load_memory};
 use crate::memory::AddressSpace;

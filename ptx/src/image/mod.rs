@@ -2,6 +2,9 @@
 //!
 //! Owns the classification of bytes and the choice among a fatbin's entries; [`fatbin`] owns the
 //! container. The client has followed pointers already: what arrives here is bytes.
+//!
+//! Called by the image loading of both engines (`engine-soft/src/image.rs`, `engine-nvidia/src/code`). Follows no
+//! pointer, and must not know what the device makes of the chosen text.
 
 pub mod fatbin;
 #[cfg(test)]

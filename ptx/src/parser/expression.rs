@@ -1,6 +1,8 @@
 //! Constants: literals, and expressions of them as in C.
 //!
 //! Integers are 64 bits wide, signed unless a `U` or their size says otherwise, and wrap.
+//!
+//! Called by the parser's operands and initializers. Knows no names: symbols are resolved by who calls.
 
 use super::Parser;
 use crate::error::{Error, ErrorKind};

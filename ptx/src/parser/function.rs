@@ -1,4 +1,7 @@
 //! Functions: their headers, parameters and performance directives.
+//!
+//! Called by the parser for module-level functions, and by `body` for prototypes of indirect calls. Must not know
+//! instructions: what stands between the braces is `body`'s.
 
 use super::body::Body;
 use super::declaration::type_named;

@@ -4,6 +4,9 @@
 //! nested initializers, both counted; blocks nest on a stack of their own. Each byte of the source is
 //! looked at a bounded number of times, and what a few bytes can ask for many of (registers, padding
 //! of initializers) is paid from budgets that grow with the source.
+//!
+//! Called by `image` for a text's first directives, by the engines through `ptx::parse_within`, and by fuzz
+//! targets. Must not know what an instruction does, nor which a device has.
 
 mod body;
 mod declaration;

@@ -2,6 +2,9 @@
 //!
 //! A name is looked up in constant time however deep the blocks nest: each map holds the innermost
 //! meaning, and leaving a block puts back what it had hidden.
+//!
+//! Called by `function`, `body` and `operand` while one function is parsed. Knows no tokens and no types: names in,
+//! indices out.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;

@@ -1,5 +1,8 @@
 //! Chrome's JSON of time lines, in Kineto's dialect: which categories, names and arguments there are is what
 //! PyTorch's profiler writes, so that viewers and scripts made for that read ours.
+//!
+//! Owns the categories' names, which `write` puts down and `summary` looks for. Must not know Perfetto's form, nor
+//! who recorded.
 
 #[cfg(feature = "files")]
 pub mod read;

@@ -2,6 +2,8 @@
 //!
 //! It is liberal: a bare array is a file too, numbers may be texts, what is no event is passed over, and a file that
 //! was cut off gives what is there. Depth is bounded by `serde_json`, an event's size by [`LARGEST_EVENT`].
+//!
+//! Called by `merge`, `summary` and `openmps trace`. Must not know what a category means.
 
 use std::cell::Cell;
 use std::fmt;

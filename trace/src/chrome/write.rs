@@ -1,4 +1,6 @@
 //! The writer: one event after the other into an [`Output`], in bounded memory.
+//!
+//! Called by `join`. Must not know records or sessions, nor where the bytes go.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

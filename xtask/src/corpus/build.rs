@@ -1,4 +1,6 @@
 //! Compiling the corpus with nvcc, once for each content, and packing it for another machine.
+//!
+//! Called by `corpus`. Must not know what a program prints or needs when it runs.
 
 use std::collections::hash_map::DefaultHasher;
 use std::fs;

@@ -1,4 +1,6 @@
 //! A program's source and what its first comment lines say about it.
+//!
+//! Read by the building and the running of the corpus. Runs nothing.
 
 use std::fs;
 use std::path::{Path, PathBuf};

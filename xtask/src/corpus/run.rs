@@ -1,4 +1,6 @@
 //! Running a program: under one daemon of our own or on the machine's driver, with a time limit.
+//!
+//! Called by `corpus`. Must not judge what was printed: that is compared there.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};

@@ -1,6 +1,8 @@
 //! `docs/coverage.md`: which functions are built, as text made from the table.
 //!
 //! A pure function of `cuda-abi`'s rows.
+//!
+//! Called by `coverage`, which writes and compares. Reads no file.
 
 use cuda_abi::functions::{Capture, Class, ROWS, Row};
 

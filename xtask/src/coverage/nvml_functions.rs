@@ -1,4 +1,6 @@
 //! `docs/nvml-functions.md`: where each function is answered, as text made from the table.
+//!
+//! A pure function of `cuda-abi`'s rows, called by `coverage`. Reads no file.
 
 use cuda_abi::nvml::{Class, ROWS};
 

@@ -1,6 +1,8 @@
 //! One node of Kubernetes, from Debian's packages and what `tests/platforms/kubernetes/build.sh` builds.
 //!
 //! Everything of it is in a folder of its own but what cannot be: `/var/lib/kubelet` and `/var/log/pods`.
+//!
+//! Used by `kubernetes` and its tests. Must not know OpenMPS: what runs on the node is theirs.
 
 use std::fs::{self, File};
 use std::io::Write;

@@ -1,5 +1,7 @@
 //! Pods as gpushare's scheduler extender and ACK's scheduler leave them: with a GPU in their annotations.
 //! Neither is here; what they write is.
+//!
+//! Called by `kubernetes` with a cluster that is up. Starts no node by itself.
 
 use std::fs;
 

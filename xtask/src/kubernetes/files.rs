@@ -1,5 +1,7 @@
 //! What the device plugin says where it cannot begin: its file is broken, its daemon is not there, or the
 //! node has no GPU. No kubelet is needed for that.
+//!
+//! Called by `platforms`, also where no cluster can be had.
 
 use std::fs;
 use std::path::Path;

@@ -1,5 +1,7 @@
 //! Whether the same packages come of the same sources: they are made again from a copy of the tree in
 //! another folder, and compared byte by byte.
+//!
+//! Called by `package`. Must not know what is in a package: bytes are compared.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,6 +1,8 @@
 //! The bill of materials of the packages: every crate that is built into them, as CycloneDX 1.6.
 //!
 //! The same bytes from the same tree: no time and no serial number, which the format does not ask for.
+//!
+//! Called by `package`. Must not know how the packages are built, only which crates are in them.
 
 use std::collections::{BTreeMap, BTreeSet};
 

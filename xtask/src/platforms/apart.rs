@@ -4,6 +4,8 @@
 //! reaper of all their orphans: when a test is over, by its own end or at its limit, what still descends
 //! from it is killed, and [`Traces`] takes away what was mounted, made and written. What it mounts nobody else
 //! sees ([`with_own_mounts`]), so that also a run that is killed leaves nothing mounted.
+//!
+//! Called by `platforms`. Must not know which engine a test uses.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};

@@ -1,4 +1,7 @@
 //! The specification that `openmps cdi generate` writes, in the eyes of the CDI project's own tools.
+//!
+//! Called by `platforms`; tests of engines take its registered specification. Must not know who mounts what it
+//! lists.
 
 use std::fs;
 use std::path::Path;

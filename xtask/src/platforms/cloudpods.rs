@@ -1,4 +1,7 @@
 //! `openmps cloudpods` with the documented files, and with broken ones.
+//!
+//! Called by `platforms`. No part of Cloudpods is here: its files are written, and what it would look at is looked
+//! at.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, lchown, symlink};

@@ -1,4 +1,6 @@
 //! Commands of engines and others: run to their end, started, or asked again until something is so.
+//!
+//! Used by the tests of platforms, Kubernetes and Slurm. Must not know any engine by name.
 
 use std::fs::File;
 use std::path::Path;

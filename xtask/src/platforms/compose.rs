@@ -1,4 +1,6 @@
 //! `docker-compose up` with our file and with one as people have it, and their transcripts.
+//!
+//! Called by `platforms`. Must not know how a Docker daemon is started (`docker`, `newer`).
 
 use std::fs::{self, File};
 use std::path::PathBuf;

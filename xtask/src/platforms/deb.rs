@@ -1,4 +1,6 @@
 //! The .deb on a fresh Debian, with systemd as its first process.
+//!
+//! Called by `platforms`. Must not know how the package is made (`package`).
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,6 @@
 //! A Docker daemon of this run's own, with its data in a folder that goes with it.
+//!
+//! Used by `compose` and `newer`. Must not touch the machine's Docker.
 
 use std::ffi::OsString;
 use std::fs;

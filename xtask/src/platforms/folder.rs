@@ -1,4 +1,6 @@
 //! A folder that lasts as long as a test.
+//!
+//! Used by nearly all tests of platforms. Must not know what is in it.
 
 use std::path::{Path, PathBuf};
 

@@ -2,6 +2,8 @@
 //!
 //! No registry that is reached here has the program `helm`. PyPI has Helm's Go packages as a library, and
 //! `tests/platforms/helm/chart.py` calls that.
+//!
+//! Called by `platforms`, and by `kubernetes` for what it applies. Must not need a cluster.
 
 use std::process::Command;
 

@@ -1,4 +1,6 @@
 //! A program of musl's, as images of Alpine's hold them, that is given our library: what it is told.
+//!
+//! Called by `platforms`. No container engine is needed, and none is known here.
 
 use std::fs;
 use std::process::Command;

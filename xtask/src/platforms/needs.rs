@@ -1,5 +1,8 @@
 //! What a test needs of the machine: programs, if need be from Debian's packages, and the rights that a
 //! container engine uses. What is missing is a reason to skip, told before anything is begun.
+//!
+//! Called by tests of platforms, Kubernetes and Slurm before they begin. Must not know what a test does with what
+//! it has.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};

@@ -1,5 +1,8 @@
 //! Engines that are newer than Debian 12's, which know the Container Device Interface: Docker from 25 on,
 //! containerd from 1.7 on.
+//!
+//! Called by `platforms`, and by `compose` for where the newer Docker is. Must not replace what the machine has
+//! installed.
 
 use std::ffi::OsString;
 use std::fs;

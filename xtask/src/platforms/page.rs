@@ -1,5 +1,7 @@
 //! The page of `openmps page` in Debian's Chromium, without a screen: tests/platforms/page/page.py looks and types, and leaves
 //! pictures to be looked at in target/platforms/page.
+//!
+//! Called by `platforms`. What is looked at is the script's: nothing here knows the page.
 
 use std::fs;
 use std::process::Command;

@@ -1,4 +1,6 @@
 //! podman with our CDI specification, as root and as a user.
+//!
+//! Called by `platforms`; `deb` runs its Debian in one. Must not know how the specification is made (`cdi`).
 
 use std::fs;
 use std::path::Path;

@@ -1,4 +1,6 @@
 //! What programs printed, as tests look at it.
+//!
+//! Used by tests of platforms and Kubernetes. Pure functions of text: they know no program.
 
 use std::process::Output;
 

@@ -1,4 +1,6 @@
 //! Programs and images that tests run.
+//!
+//! Used by tests of platforms and Kubernetes. Must not know which engine runs them.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

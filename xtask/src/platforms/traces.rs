@@ -1,4 +1,6 @@
 //! What engines leave on a machine when they are killed, and taking it away.
+//!
+//! Called by `apart` around each test. Must not know which test left what: it compares before with after.
 
 use std::fs;
 use std::path::{Path, PathBuf};

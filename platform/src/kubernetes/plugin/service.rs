@@ -1,4 +1,6 @@
 //! What a plugin answers to the kubelet.
+//!
+//! Called by `plugin` for each request. Must not know sockets, nor when it is made known to the kubelet.
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;

@@ -1,4 +1,7 @@
 //! A function's operands: constants, registers, symbols, and where results go.
+//!
+//! Called by the files of `lower`, one instruction at a time. Must not know what the instruction does with its
+//! operands.
 
 use ptx::ast::{self, Instruction, Operand, Space, Symbol, Type};
 

@@ -1,4 +1,6 @@
-//! Commands that set and show limits.
+//! NVIDIA's commands for limits: what servers give their clients, those to come and one that runs.
+//!
+//! Called by the table of commands. Must not know how a server enforces a limit.
 
 use protocol::control_messages::ListedDevice;
 use protocol::limits;
