@@ -20,9 +20,10 @@ use crate::admission::client_limits::{
 use crate::admission::compute_mode::ComputeModePolicy;
 use crate::admission::groups::Groups;
 use crate::event_queue::EventQueue;
+use crate::ipc::blocks::SharedBlocks;
 use crate::ipc::descriptors::Descriptors;
-use crate::ipc::exports::{ExportRegistry, User};
-use crate::ipc::imports::SharedObjects;
+use crate::ipc::events::SharedEvents;
+use crate::ipc::exports::{ExportRegistry, User, UserExports};
 use crate::log::ClientLog;
 use crate::memory::address_account::{AddressAccount, InitialWindows};
 use crate::memory::file_receiver::FileReceiver;
@@ -30,6 +31,7 @@ use crate::memory::host_budget::HostMemoryBudget;
 use crate::memory::quota::{Allowance, Memory};
 use crate::memory::registered_files::Files;
 use crate::memory::server_budget::ServerMemoryBudget;
+use crate::memory::virtual_memory::VirtualMemory;
 use crate::session::observer::{Cancellation, ClientObserver, ServerChannels};
 use crate::session::{Session, SessionParts};
 
@@ -223,6 +225,10 @@ pub fn admit(
     let accounts = Arc::new(ClientAccounts::new(counted, account.counts()));
     observer.counted_in(accounts.clone());
     cancellation.counted_in(accounts.clone());
+    let user_exports = UserExports {
+        registry: host.exports.clone(),
+        user: User::of(admit.uid, admit.session),
+    };
     Ok(Admitted {
         session: Session::new(SessionParts {
             client,
@@ -235,11 +241,12 @@ pub fn admit(
             name,
             share: limits.share,
             partition: membership.partition,
-            shared_objects: SharedObjects::new(
-                host.exports.clone(),
+            shared_blocks: SharedBlocks::new(user_exports.clone()),
+            shared_events: SharedEvents::new(user_exports.clone()),
+            virtual_memory: VirtualMemory::new(
+                user_exports,
                 host.descriptors.clone(),
                 connection.clone(),
-                User::of(admit.uid, admit.session),
             ),
             addresses: AddressAccount::default(),
             held,

@@ -124,6 +124,31 @@ impl ExportRegistry {
     }
 }
 
+/// The registry, as the clients of one user see it.
+#[derive(Clone, Debug)]
+pub struct UserExports {
+    /// All exports of the server.
+    pub registry: Arc<ExportRegistry>,
+    /// The user.
+    pub user: User,
+}
+
+impl UserExports {
+    /// Offers something to the user's other clients.
+    ///
+    /// # Errors
+    /// See [`ExportRegistry::offer`].
+    pub fn offer(&self, object: ExportedObject) -> Result<Export, CUresult> {
+        self.registry.offer(self.user, object)
+    }
+
+    /// What one of the user's clients offers by this token.
+    #[must_use]
+    pub fn find(&self, token: &Token) -> Option<ExportedObject> {
+        self.registry.find(self.user, token)
+    }
+}
+
 /// A block of a client's device memory that others may use.
 #[derive(Debug)]
 pub struct SharedBlock {

@@ -11,3 +11,4 @@ pub mod mapped_file;
 pub mod quota;
 pub mod registered_files;
 pub mod server_budget;
+pub mod virtual_memory;

@@ -58,11 +58,11 @@ pub enum DeferredAction {
     /// Give addresses of a device back.
     Unreserve(u32, Window),
     /// Close another client's block.
-    Close(u64),
-    /// Forget a shared event.
-    ForgetEvent(u32),
+    CloseImport(u64),
+    /// Free the slot of a shared event.
+    CloseEvent(u32),
     /// Carry out a call that there was no memory for, or no free addresses.
-    Again(Record),
+    Retry(Record),
 }
 
 /// Whether a record asks for memory, or addresses that are to be free, and waits for the answer.

@@ -1,10 +1,9 @@
 //! What each operation of the table does in a session.
 //!
-//! Streams' operations come here when they may go to the engine. What concerns all of a client's
-//! work (frees, unloads, a context's end) is deferred until the work before it is complete. Called by the session's
-//! loop through the operations' table. Must not know when an operation may go.
+//! One table, a method a row of `for_each_operation!`, and so one file. Streams' operations come here when they may go
+//! to the engine. What concerns all of a client's work (frees, unloads, a context's end) is deferred (`freeing`).
+//! Called by the session's loop through the operations' table. Must not know when an operation may go.
 
-use std::sync::Arc;
 use std::time::Instant;
 
 use cuda_abi::{CUresult, Function};
@@ -14,12 +13,12 @@ use protocol::operations::{
     ArrayDestroy, At, CONTEXT_SLOTS, ClusterOccupancy, ClusterOccupancyReply, ContextCreate,
     ContextDestroy, Copy, Detach, EVENT_SLOTS, EventAwait, EventForget, EventMark, EventMarkReply,
     EventOpen, EventOpenReply, EventPass, EventRecord, EventShare, EventShareReply, Expose,
-    ExposeReply, FileMap, FileMapReply, Fill, FunctionSet, HeapSet, HostAlloc, HostAllocReply,
-    HostBarrier, HostFree, HostRelease, ImageDescribe, ImageDescribeReply, ImageLoad,
-    ImageLoadReply, ImagePut, ImageUnload, Launch, LimitSet, ManagedAlloc, ManagedAllocReply,
-    MemAlloc, MemAllocReply, MemClose, MemFree, MemImport, MemImportReply, MemInfo, MemInfoReply,
-    ModuleLoad, ModuleLoadReply, ModuleUnload, NotSupported, Operations, OutputTake,
-    OutputTakeReply, PeerAccess, PeerAccessReply, PhysicalAccess, PhysicalAccessReply,
+    ExposeReply, Exposed, FileMap, FileMapReply, Fill, FunctionSet, HeapSet, HostAlloc,
+    HostAllocReply, HostBarrier, HostFree, HostRelease, ImageDescribe, ImageDescribeReply,
+    ImageLoad, ImageLoadReply, ImagePut, ImageUnload, Launch, LimitSet, ManagedAlloc,
+    ManagedAllocReply, MemAlloc, MemAllocReply, MemClose, MemFree, MemImport, MemImportReply,
+    MemInfo, MemInfoReply, ModuleLoad, ModuleLoadReply, ModuleUnload, NotSupported, Operations,
+    OutputTake, OutputTakeReply, PeerAccess, PeerAccessReply, PhysicalAccess, PhysicalAccessReply,
     PhysicalCreate, PhysicalCreateReply, PhysicalImport, PhysicalImportReply, PhysicalMap,
     PhysicalMapReply, PhysicalRelease, PhysicalUnmap, PhysicalUnmapReply, RunAdd, RunDestroy,
     RunLaunch, STREAM_SLOTS, StreamConnect, StreamCreate, StreamDestroy, StreamWait,
@@ -27,12 +26,11 @@ use protocol::operations::{
     TextureCreateReply, TextureDestroy, TracePut, TraceTake, TraceTakeReply, ValueWait, WindowOf,
     WindowOfReply, Write,
 };
-use transport::ring::Record;
 
 use crate::admission::device_list::uuid;
 use crate::code::modules::Loader;
 use crate::memory::backing::ClientBacking;
-use crate::memory::quota::{Block, MemoryKind};
+use crate::memory::quota::MemoryKind;
 use crate::session::{BlockedWork, DeferredAction, Partition, Session};
 use crate::stream_scheduler::completion::host_barrier;
 
@@ -53,36 +51,6 @@ impl Session {
         share.div_ceil(u64::from(all.max(1))) as u32
     }
 
-    /// Defers an action, or does it now.
-    pub(crate) fn defer(&mut self, action: DeferredAction) {
-        if let Some(action) = self.scheduler.defer(action, &self.observer.progress) {
-            // No call comes back: those are only ever put behind others.
-            let _ = self.act(action);
-        }
-    }
-
-    /// Does an action whose time has come. Gives back a call that is to be carried out again.
-    pub(crate) fn act(&mut self, action: DeferredAction) -> Option<Record> {
-        match action {
-            DeferredAction::Free(block) => self.release_block(block),
-            DeferredAction::Unload(module) => self.unload_module(module),
-            DeferredAction::EndArray(array, charge) => {
-                charge.destroy(array, &mut self.memory, &mut *self.client);
-            }
-            DeferredAction::EndTexture(request) => {
-                let _ = self.client.texture_destroy(&request, &[]);
-            }
-            DeferredAction::EndContext(context) => self.end_context(context),
-            DeferredAction::Withdraw(base) => self.withdraw_physical(base),
-            DeferredAction::Unmap(base) => self.end_mapping(base),
-            DeferredAction::Unreserve(device, at) => self.unreserve(device, at),
-            DeferredAction::Close(address) => self.close_import(address),
-            DeferredAction::ForgetEvent(slot) => self.forget_event(slot),
-            DeferredAction::Again(record) => return Some(record),
-        }
-        None
-    }
-
     /// Keeps the place of something that is over when it comes to its turn in a stream: an empty record,
     /// so that whoever is before it in the stream is complete before it is.
     fn keep_place(&mut self, at: At) -> Result<(), CUresult> {
@@ -91,25 +59,6 @@ impl Session {
             timing: 0,
         };
         self.client.event_record(at, &mark, &[])
-    }
-
-    /// Frees a block that nothing of this client uses any more. If others use it, that waits.
-    pub(crate) fn release_block(&mut self, block: Block) {
-        self.unmap_file(block.start());
-        if let Some(block) = self.shared_objects.keep_if_used(block) {
-            let mut committer = ClientBacking(&mut *self.client, &self.addresses);
-            self.memory.release(&block, &mut committer);
-        }
-    }
-
-    /// Unloads a module that nothing uses any more, with the memory of its variables.
-    fn unload_module(&mut self, module: u64) {
-        let _ = self.client.module_unload(&ModuleUnload { module }, &[]);
-        for address in self.modules.remove(module, &mut self.memory) {
-            if let Some(block) = self.memory.remove(address, true) {
-                self.release_block(block);
-            }
-        }
     }
 
     /// Makes a stream whose slot is free.
@@ -121,23 +70,6 @@ impl Session {
                 request.stream, code.0
             ));
         }
-    }
-
-    /// Ends a context that nothing uses any more.
-    pub(crate) fn end_context(&mut self, context: u32) {
-        let _ = self
-            .client
-            .context_destroy(&ContextDestroy { context }, &[]);
-        self.modules.forget_context(context, &mut self.memory);
-        self.arrays.forget_context(context, &mut self.memory);
-        for block in self.memory.remove_context(context) {
-            self.release_block(block);
-        }
-        self.scheduler.context_destroyed(context);
-        if let Some(place) = self.contexts.get_mut(context as usize) {
-            *place = None;
-        }
-        self.ending_contexts &= !(1 << context);
     }
 
     /// Takes memory of the client's, at the cost of its quota.
@@ -199,7 +131,24 @@ impl Operations for Session {
         _: &[u8],
         _: &mut Vec<u8>,
     ) -> Result<ExposeReply, CUresult> {
-        let token = self.expose_object(request)?;
+        let token = match Exposed::from_number(request.kind) {
+            Some(Exposed::Block) => self.shared_blocks.export(
+                (request.object, request.bytes),
+                &self.memory,
+                &mut *self.client,
+                &self.observer,
+            ),
+            Some(Exposed::Event) => {
+                let slot = u32::try_from(request.object);
+                let slot = slot.map_err(|_| CUresult::ERROR_INVALID_HANDLE)?;
+                self.shared_events.export(slot)
+            }
+            Some(Exposed::Physical) => {
+                let session = self.observer.session();
+                self.virtual_memory.export(request.object, session)
+            }
+            None => Err(CUresult::ERROR_INVALID_VALUE),
+        }?;
         Ok(ExposeReply { token })
     }
 
@@ -209,11 +158,15 @@ impl Operations for Session {
         _: &[u8],
         _: &mut Vec<u8>,
     ) -> Result<MemImportReply, CUresult> {
-        self.open_import(request.token)
+        let session = self.observer.session();
+        self.shared_blocks
+            .import(&request.token, session, &mut *self.client)
     }
 
     fn mem_close(&mut self, request: &MemClose, _: &[u8]) -> Result<(), CUresult> {
-        self.close_import_later(request.address)
+        self.shared_blocks.begin_close_import(request.address)?;
+        self.defer(DeferredAction::CloseImport(request.address));
+        Ok(())
     }
 
     fn event_share(
@@ -222,9 +175,7 @@ impl Operations for Session {
         _: &[u8],
         _: &mut Vec<u8>,
     ) -> Result<EventShareReply, CUresult> {
-        let event = self
-            .shared_objects
-            .add_event(&self.observer, Arc::default())?;
+        let event = self.shared_events.create(&self.observer)?;
         Ok(EventShareReply { event })
     }
 
@@ -234,15 +185,13 @@ impl Operations for Session {
         _: &[u8],
         _: &mut Vec<u8>,
     ) -> Result<EventOpenReply, CUresult> {
-        let event = self
-            .shared_objects
-            .open_event(&self.observer, &request.token)?;
+        let event = self.shared_events.import(&self.observer, &request.token)?;
         Ok(EventOpenReply { event })
     }
 
     fn event_forget(&mut self, request: &EventForget, _: &[u8]) -> Result<(), CUresult> {
-        self.shared_objects.close_event(request.event)?;
-        self.defer(DeferredAction::ForgetEvent(request.event));
+        self.shared_events.begin_close(request.event)?;
+        self.defer(DeferredAction::CloseEvent(request.event));
         Ok(())
     }
 
@@ -252,17 +201,17 @@ impl Operations for Session {
         _: &[u8],
         _: &mut Vec<u8>,
     ) -> Result<EventMarkReply, CUresult> {
-        self.shared_objects.mark(request.event, request.record == 1)
+        self.shared_events.mark(request.event, request.record == 1)
     }
 
     fn event_pass(&mut self, at: At, request: &EventPass, _: &[u8]) -> Result<(), CUresult> {
         let mark = self
-            .shared_objects
-            .take_mark(request.event, request.number)?;
+            .shared_events
+            .remove_mark(request.event, request.number)?;
         // The place says when the record is past.
         self.keep_place(at)?;
-        self.shared_objects
-            .passes_at(at, mark, &self.observer.progress);
+        self.shared_events
+            .put_in_stream(at, mark, &self.observer.progress);
         Ok(())
     }
 
@@ -289,12 +238,17 @@ impl Operations for Session {
         _: &[u8],
         _: &mut Vec<u8>,
     ) -> Result<AddressReserveReply, CUresult> {
-        let address = self.reserve_addresses(request)?;
+        let backing = ClientBacking(&mut *self.client, &self.addresses);
+        let address = self
+            .virtual_memory
+            .reserve(request, &mut self.memory, backing)?;
         Ok(AddressReserveReply { address })
     }
 
     fn address_free(&mut self, request: &AddressFree, _: &[u8]) -> Result<(), CUresult> {
-        self.free_addresses(request.address)
+        let (device, at) = self.virtual_memory.remove_reservation(request.address)?;
+        self.unreserve(device, at);
+        Ok(())
     }
 
     fn window_of(
@@ -314,12 +268,15 @@ impl Operations for Session {
         _: &[u8],
         _: &mut Vec<u8>,
     ) -> Result<PhysicalCreateReply, CUresult> {
-        self.create_physical(request)?;
+        let backing = ClientBacking(&mut *self.client, &self.addresses);
+        self.virtual_memory
+            .create(request, &mut self.memory, backing, &self.observer)?;
         Ok(PhysicalCreateReply { reserved: 0 })
     }
 
     fn physical_release(&mut self, request: &PhysicalRelease, _: &[u8]) -> Result<(), CUresult> {
-        self.release_physical(request.handle)
+        self.virtual_memory
+            .release(request.handle, &mut self.memory)
     }
 
     fn physical_map(
@@ -328,7 +285,7 @@ impl Operations for Session {
         _: &[u8],
         _: &mut Vec<u8>,
     ) -> Result<PhysicalMapReply, CUresult> {
-        self.map_physical(request)?;
+        self.virtual_memory.map(request, &mut *self.client)?;
         Ok(PhysicalMapReply { reserved: 0 })
     }
 
@@ -338,7 +295,8 @@ impl Operations for Session {
         _: &[u8],
         _: &mut Vec<u8>,
     ) -> Result<PhysicalUnmapReply, CUresult> {
-        self.unmap_physical(request.address)?;
+        self.virtual_memory.begin_unmap(request.address)?;
+        self.defer(DeferredAction::Withdraw(request.address));
         Ok(PhysicalUnmapReply { reserved: 0 })
     }
 
@@ -348,7 +306,7 @@ impl Operations for Session {
         _: &[u8],
         _: &mut Vec<u8>,
     ) -> Result<PhysicalAccessReply, CUresult> {
-        self.access_physical(request)?;
+        self.virtual_memory.set_access(request, &mut *self.client)?;
         Ok(PhysicalAccessReply { reserved: 0 })
     }
 
@@ -358,7 +316,7 @@ impl Operations for Session {
         _: &[u8],
         _: &mut Vec<u8>,
     ) -> Result<PhysicalImportReply, CUresult> {
-        self.import_physical(request)
+        self.virtual_memory.import(request)
     }
 
     fn file_map(

@@ -214,7 +214,7 @@ impl Session {
 
     /// Does everything whose time has come.
     fn release(&mut self) -> Result<(), End> {
-        self.release_shared_objects();
+        self.free_unused_by_others();
         let mut index = 0;
         while let Some(slot) = self.scheduler.blocked_stream(index) {
             match self.scheduler.pop_ready(index, &self.observer.progress) {
@@ -240,10 +240,10 @@ impl Session {
             }
         }
         while let Some(action) = self.scheduler.pop_ready_action(&self.observer.progress) {
-            if let Some(record) = self.act(action) {
-                self.again -= 1;
+            if let Some(record) = self.do_deferred(action) {
+                self.retries -= 1;
                 // An unmap has two turns, and ends in the second.
-                self.perform_or_defer(record, self.shared_objects.has_unmapping())?;
+                self.perform_or_defer(record, self.virtual_memory.has_unmapping())?;
             }
         }
         Ok(())

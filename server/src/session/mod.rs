@@ -1,7 +1,7 @@
 //! A client's session: its thread takes what the client posts, and hands it on or answers it.
 //!
 //! Here is what a session is made of. Its loop is `event_loop`'s, what becomes of a record `records`', what an operation
-//! does `dispatch`'s; the order of work is `stream_scheduler`'s, memory `memory`'s. A session trusts nothing of its client,
+//! does `dispatch`'s, what is freed and when `freeing`'s; the order of work is `stream_scheduler`'s, memory `memory`'s. A session trusts nothing of its client,
 //! and no other session can tell that it is there.
 //!
 //! Called by admission's thread. Must not know the daemon, or what an engine is made of.
@@ -20,11 +20,13 @@ use crate::accounts::ClientAccounts;
 use crate::code::arrays::Arrays;
 use crate::code::images::Images;
 use crate::code::modules::Modules;
-use crate::ipc::imports::SharedObjects;
+use crate::ipc::blocks::SharedBlocks;
+use crate::ipc::events::SharedEvents;
 use crate::log::ClientLog;
 use crate::memory::address_account::AddressAccount;
 use crate::memory::quota::Memory;
 use crate::memory::registered_files::Files;
+use crate::memory::virtual_memory::VirtualMemory;
 use crate::session::observer::{Cancellation, ClientObserver};
 use crate::session::value_waits::ValueWaits;
 use crate::stream_scheduler::StreamScheduler;
@@ -33,6 +35,7 @@ mod counting;
 mod deferred;
 mod dispatch;
 mod event_loop;
+mod freeing;
 mod image_operations;
 mod limit_changes;
 pub mod observer;
@@ -58,7 +61,9 @@ pub struct Session {
     pub(crate) memory: Memory,
     pub(crate) images: Images,
     pub(crate) modules: Modules,
-    pub(crate) shared_objects: SharedObjects,
+    pub(crate) shared_blocks: SharedBlocks,
+    pub(crate) shared_events: SharedEvents,
+    pub(crate) virtual_memory: VirtualMemory,
     /// Its addresses beside those that it began with.
     pub(crate) addresses: AddressAccount,
     pub(crate) files: Files,
@@ -95,7 +100,7 @@ pub struct Session {
     /// By stream, when the last record was let go that was held back, while somebody wants to know.
     released: BTreeMap<u32, u64>,
     /// Calls that wait for memory; an honest client has no more than it has reply slots.
-    again: usize,
+    retries: usize,
     error_lines: u32,
 }
 
@@ -114,8 +119,12 @@ pub struct SessionParts {
     pub devices: Vec<DeviceFacts>,
     /// For the log.
     pub name: ClientLog,
-    /// What it shares with others.
-    pub shared_objects: SharedObjects,
+    /// Blocks that it shares with others.
+    pub shared_blocks: SharedBlocks,
+    /// Events that it shares with others.
+    pub shared_events: SharedEvents,
+    /// Physical memory and reserved addresses.
+    pub virtual_memory: VirtualMemory,
     /// Its addresses beside those that it begins with.
     pub addresses: AddressAccount,
     /// What may be held for it of the server's memory.
@@ -154,7 +163,9 @@ impl Session {
             images: Images::new(parts.held.clone()),
             waiting: Charge::new(parts.held),
             modules: Modules::default(),
-            shared_objects: parts.shared_objects,
+            shared_blocks: parts.shared_blocks,
+            shared_events: parts.shared_events,
+            virtual_memory: parts.virtual_memory,
             addresses: parts.addresses,
             files: parts.files,
             arrays: Arrays::default(),
@@ -176,7 +187,7 @@ impl Session {
             accounts: parts.accounts,
             run_lengths: BTreeMap::new(),
             released: BTreeMap::new(),
-            again: 0,
+            retries: 0,
             error_lines: 0,
         }
     }
@@ -199,11 +210,5 @@ impl Session {
             )),
             std::cmp::Ordering::Greater => {}
         }
-    }
-}
-
-impl Drop for Session {
-    fn drop(&mut self) {
-        self.pass_to_others();
     }
 }

@@ -159,7 +159,7 @@ impl Session {
         if !(self.scheduler.has_deferred() && takes_memory(&record)) {
             return self.carry_out(&record).map(drop);
         }
-        self.perform_or_defer(record, self.again < REPLY_SLOTS)
+        self.perform_or_defer(record, self.retries < REPLY_SLOTS)
     }
 
     /// Carries a call out. One that finds no memory goes behind what is deferred, if it may wait.
@@ -171,10 +171,10 @@ impl Session {
             && self.scheduler.has_deferred()
             && may_wait
         {
-            self.again += 1;
+            self.retries += 1;
             let bytes = record.header.record_bytes();
             self.scheduler
-                .defer_behind_last(DeferredAction::Again(record), bytes);
+                .defer_behind_last(DeferredAction::Retry(record), bytes);
             return Ok(());
         }
         self.finish(&record, outcome, reply)

@@ -1,0 +1,200 @@
+//! Blocks of device memory that clients share: those of this client that others may open, and those of others that it
+//! has open.
+//!
+//! Called by the session's operations and when it frees. Others' blocks are found by tokens (`exports`). Must not know
+//! quotas, rings or streams: the session says when no work uses a block any more.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use cuda_abi::CUresult;
+use engine::{Client, Window};
+use protocol::operations::MemImportReply;
+
+use crate::ipc::exports::{Export, ExportedObject, Import, SharedBlock, Token, UserExports};
+use crate::memory::quota::{Block, Memory};
+use crate::session::observer::ClientObserver;
+
+/// Blocks of others that a client may have open; more are refused, so that it cannot fill the server.
+const MAX_IMPORTS: usize = 1 << 14;
+
+/// A client's shared blocks.
+#[derive(Debug)]
+pub struct SharedBlocks {
+    user_exports: UserExports,
+    /// Blocks of this client that others may open, by address.
+    exports: HashMap<u64, ExportedBlock>,
+    /// Blocks that this client has freed and others still use.
+    lingering: Vec<(Block, Arc<SharedBlock>)>,
+    /// Blocks of others that this client has open, by address.
+    imports: BTreeMap<u64, OpenImport>,
+}
+
+#[derive(Debug)]
+struct ExportedBlock {
+    export: Export,
+    block: Arc<SharedBlock>,
+}
+
+/// Another client's block that this one has open.
+#[derive(Debug)]
+struct OpenImport {
+    import: Import,
+    /// How often it was opened and not closed for good.
+    count: u64,
+    /// How often of that it is about to be closed.
+    closing: u64,
+}
+
+impl SharedBlocks {
+    /// Of a client that shares none yet.
+    #[must_use]
+    pub fn new(user_exports: UserExports) -> Self {
+        Self {
+            user_exports,
+            exports: HashMap::new(),
+            lingering: Vec::new(),
+            imports: BTreeMap::new(),
+        }
+    }
+
+    /// Offers the first `bytes` bytes of a block of this client's to others.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_VALUE for what is no such block, and what the engine and the registry say.
+    pub fn export(
+        &mut self,
+        (address, bytes): (u64, u64),
+        memory: &Memory,
+        client: &mut dyn Client,
+        owner: &Arc<ClientObserver>,
+    ) -> Result<Token, CUresult> {
+        let block = memory.device_block(address);
+        let (device, whole) = block.ok_or(CUresult::ERROR_INVALID_VALUE)?;
+        if bytes == 0 || bytes > whole {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        if let Some(exported) = self.exports.get(&address) {
+            return Ok(exported.export.token());
+        }
+        let range = Window {
+            base: address,
+            bytes,
+        };
+        let shared = client.share(range)?;
+        let session = owner.session();
+        let block = SharedBlock::new(session, device, range, shared, owner.clone());
+        let block = Arc::new(block);
+        let object = ExportedObject::Block(block.clone());
+        let export = self.user_exports.offer(object)?;
+        let token = export.token();
+        self.exports
+            .insert(address, ExportedBlock { export, block });
+        Ok(token)
+    }
+
+    /// Opens another client's block.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_HANDLE when there is none of this token, CUDA_ERROR_INVALID_CONTEXT for an own one,
+    /// CUDA_ERROR_OUT_OF_MEMORY for too many, and what the engine says.
+    pub fn import(
+        &mut self,
+        token: &Token,
+        own_session: u64,
+        client: &mut dyn Client,
+    ) -> Result<MemImportReply, CUresult> {
+        let Some(ExportedObject::Block(block)) = self.user_exports.find(token) else {
+            return Err(CUresult::ERROR_INVALID_HANDLE);
+        };
+        if block.session == own_session {
+            return Err(CUresult::ERROR_INVALID_CONTEXT);
+        }
+        let reply = MemImportReply {
+            address: block.range.base,
+            bytes: block.range.bytes,
+            device: block.device,
+        };
+        if let Some(opened) = self.imports.get_mut(&reply.address) {
+            opened.count += 1;
+            return Ok(reply);
+        }
+        if self.imports.len() >= MAX_IMPORTS {
+            return Err(CUresult::ERROR_OUT_OF_MEMORY);
+        }
+        let import = block.import()?;
+        client.import(&block.held)?;
+        let opened = OpenImport {
+            import,
+            count: 1,
+            closing: 0,
+        };
+        self.imports.insert(reply.address, opened);
+        Ok(reply)
+    }
+
+    /// Notes that another client's block is to be closed. [`Self::close_import`] does it once no work of this client
+    /// uses it any more.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_VALUE when it is not open, or as often to be closed as it was opened.
+    pub fn begin_close_import(&mut self, address: u64) -> Result<(), CUresult> {
+        let opened = self.imports.get_mut(&address);
+        let opened = opened
+            .filter(|opened| opened.closing < opened.count)
+            .ok_or(CUresult::ERROR_INVALID_VALUE)?;
+        opened.closing += 1;
+        Ok(())
+    }
+
+    /// Closes another client's block, which no work of this one uses any more.
+    pub fn close_import(&mut self, address: u64, client: &mut dyn Client) {
+        let Some(opened) = self.imports.get_mut(&address) else {
+            return;
+        };
+        opened.closing -= 1;
+        opened.count -= 1;
+        if opened.count == 0 {
+            client.close(&opened.import.block().held);
+            self.imports.remove(&address);
+        }
+    }
+
+    /// Keeps a block that this client has freed, if others use it; else gives it back.
+    #[must_use]
+    pub fn keep_if_used(&mut self, block: Block) -> Option<Block> {
+        let Some(ExportedBlock {
+            export,
+            block: shared,
+        }) = self.exports.remove(&block.start())
+        else {
+            return Some(block);
+        };
+        drop(export);
+        if shared.close() {
+            return Some(block);
+        }
+        self.lingering.push((block, shared));
+        None
+    }
+
+    /// Takes the blocks out that this client has freed and that others do not use any more.
+    pub fn remove_unused(&mut self) -> Vec<Block> {
+        let unused = self
+            .lingering
+            .extract_if(.., |(_, shared)| shared.is_unused());
+        unused.map(|(block, _)| block).collect()
+    }
+
+    /// Has what others still use of the client's blocks count for its group until they have left it.
+    pub fn pass_to_group(&self, memory: &mut Memory) {
+        for (address, exported) in &self.exports {
+            if let Some((device, bytes)) = memory.device_block(*address) {
+                exported.block.keep(memory.pass_to_group(device, bytes));
+            }
+        }
+        for (block, shared) in &self.lingering {
+            shared.keep(memory.pass_to_group(shared.device, block.bytes()));
+        }
+    }
+}
