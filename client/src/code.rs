@@ -80,7 +80,7 @@ impl Code {
             _ => handle,
         };
         match self.functions.get(known) {
-            Ok(found) if found.context() == current.home_handle() => Ok((known, found)),
+            Ok(found) if found.context() == current.resource_context_handle() => Ok((known, found)),
             _ if function.module() != 0 => Err(CUresult::ERROR_INVALID_HANDLE),
             _ => self.load(function, current),
         }
@@ -94,7 +94,7 @@ impl Code {
         current: &Current,
     ) -> Result<(u64, &'static Function), CUresult> {
         let library = self.libraries.get(kernel.owner())?;
-        let module = library.module_in(&self.modules, &current.home()?)?;
+        let module = library.module_in(&self.modules, &current.resource_context()?)?;
         let module = self.modules.get(module)?;
         let made = module.function(&self.functions, kernel.index())?;
         let handle = made.handle(HandleKind::Function);

@@ -29,7 +29,9 @@ use crate::handle::{HandleKind, Key};
 use crate::session::connection::{Connection, Device};
 use crate::session::fork_local::ForkLocal;
 
-pub(crate) use context_stack::{current, current_as_it_is, home, pop, push, replace, top, usable};
+pub(crate) use context_stack::{
+    current, current_as_it_is, pop, push, replace, resource_context, top, usable,
+};
 
 /// Limits that a context keeps, by their numbers.
 const LIMITS: usize = 7;
@@ -316,7 +318,7 @@ impl Current {
 
     /// The handle of the context whose memory, code and events its streams use.
     #[inline]
-    pub(crate) fn home_handle(&self) -> u64 {
+    pub(crate) fn resource_context_handle(&self) -> u64 {
         match self.context.home.load(Ordering::Relaxed) {
             0 => self.handle(),
             home => home,
@@ -328,9 +330,9 @@ impl Current {
     ///
     /// # Errors
     /// As [`usable`].
-    pub(crate) fn home(&self) -> Result<Self, CUresult> {
+    pub(crate) fn resource_context(&self) -> Result<Self, CUresult> {
         match self.context.is_green() {
-            true => usable(self.contexts, self.home_handle()),
+            true => usable(self.contexts, self.resource_context_handle()),
             false => Ok(*self),
         }
     }

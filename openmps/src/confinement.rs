@@ -8,24 +8,24 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use control::compute_mode::SoftwareModes;
-use sandbox::{Error, Files, Profile, Reach, VARIABLE, Wanted};
+use sandbox::{Error, Files, Profile, Reach, Setting, VARIABLE};
 
 /// Confines this process, as far as an operator and the kernel let it, and says how far.
 #[derive(Debug)]
 pub struct Confinement {
-    wanted: Wanted,
+    setting: Setting,
 }
 
 impl Confinement {
     /// What the environment asks for.
     pub fn from_environment() -> Result<Self> {
-        let wanted = sandbox::wanted()?;
-        Ok(Self { wanted })
+        let setting = sandbox::setting()?;
+        Ok(Self { setting })
     }
 
     /// From now on a server on the software GPU opens nothing but what it reads.
     pub fn restrict_files(&self, say: impl Fn(&str)) -> Result<()> {
-        if self.wanted == Wanted::Nothing {
+        if self.setting == Setting::Off {
             say(&format!("Files are not restricted: {VARIABLE}=off"));
             return Ok(());
         }
@@ -39,7 +39,7 @@ impl Confinement {
     /// The same for a server beside NVIDIA's driver, which is not open yet, where an operator asks for it: nobody
     /// has a list of what every driver opens. It makes no device file any more.
     pub fn restrict_driver_files(&self, say: impl Fn(&str)) -> Result<()> {
-        if self.wanted != Wanted::Strict {
+        if self.setting != Setting::Strict {
             return Ok(());
         }
         let mut within = Reach::of_driver();
@@ -51,12 +51,12 @@ impl Confinement {
 
     /// From now on, for all threads, the kernel refuses calls.
     pub fn filter_calls(&self, profile: Profile, say: impl Fn(&str)) -> Result<()> {
-        if self.wanted == Wanted::Nothing {
+        if self.setting == Setting::Off {
             say(&format!("System calls are not filtered: {VARIABLE}=off"));
             return Ok(());
         }
-        let profile = match (profile, self.wanted) {
-            (Profile::DriverServer, Wanted::Strict) => Profile::StrictDriverServer,
+        let profile = match (profile, self.setting) {
+            (Profile::DriverServer, Setting::Strict) => Profile::StrictDriverServer,
             _ => profile,
         };
         match sandbox::filter_calls(profile) {

@@ -64,7 +64,7 @@ const VALUED: [&str; 38] = [
 
 /// What the command line asks for.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Wanted {
+struct Options {
     inputs: Vec<PathBuf>,
     text: Option<String>,
     output: Option<PathBuf>,
@@ -76,11 +76,11 @@ struct Wanted {
 
 /// Runs as ptxas.
 pub fn run(arguments: &[OsString]) -> ExitCode {
-    match assembled(arguments) {
-        Ok(said) => {
-            // Whoever does not read what is said has the file all the same.
-            let _ = std::io::stdout().write_all(said.out.as_bytes());
-            let _ = std::io::stderr().write_all(said.err.as_bytes());
+    match assemble_files(arguments) {
+        Ok(printed) => {
+            // Whoever does not read what is printed has the file all the same.
+            let _ = std::io::stdout().write_all(printed.out.as_bytes());
+            let _ = std::io::stderr().write_all(printed.err.as_bytes());
             ExitCode::SUCCESS
         }
         Err(error) => {
@@ -91,15 +91,15 @@ pub fn run(arguments: &[OsString]) -> ExitCode {
 }
 
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Said {
+struct Printed {
     out: String,
     err: String,
 }
 
-fn assembled(arguments: &[OsString]) -> Result<Said> {
-    let wanted = read(arguments)?;
-    if wanted.version {
-        return Ok(Said {
+fn assemble_files(arguments: &[OsString]) -> Result<Printed> {
+    let options = parse_arguments(arguments)?;
+    if options.version {
+        return Ok(Printed {
             out: format!(
                 "ptxas: NVIDIA (R) Ptx optimizing assembler's place, taken by OpenMPS {}\n{RELEASE}\n",
                 env!("CARGO_PKG_VERSION")
@@ -107,18 +107,18 @@ fn assembled(arguments: &[OsString]) -> Result<Said> {
             err: String::new(),
         });
     }
-    let text = match (&wanted.text, wanted.inputs.as_slice()) {
+    let text = match (&options.text, options.inputs.as_slice()) {
         (Some(text), []) => text.clone().into_bytes(),
         (None, [input]) => std::fs::read(input).with_context(|| input.display().to_string())?,
         (None, []) => bail!("no input file; --help is in NVIDIA's documents"),
         _ => bail!("several inputs: the software GPU's ptxas takes one"),
     };
-    let device = match &wanted.architecture {
+    let device = match &options.architecture {
         Some(name) => architecture(name)?,
         None => newest(),
     };
     let Assembled { notes, kernels } =
-        assemble(&text, device, wanted.max_registers).map_err(|log| {
+        assemble(&text, device, options.max_registers).map_err(|log| {
             anyhow!(
                 "the software GPU of OpenMPS cannot run this PTX\n{}",
                 log.trim_end()
@@ -129,20 +129,20 @@ fn assembled(arguments: &[OsString]) -> Result<Said> {
     if image.last() != Some(&0) {
         image.push(0);
     }
-    let output = wanted.output.unwrap_or_else(|| "elf.o".into());
+    let output = options.output.unwrap_or_else(|| "elf.o".into());
     std::fs::write(&output, image).with_context(|| output.display().to_string())?;
-    let mut said = Said::default();
-    let kernels = if wanted.verbose {
+    let mut printed = Printed::default();
+    let kernels = if options.verbose {
         kernels
     } else {
         String::new()
     };
     for line in notes.lines().chain(kernels.lines()) {
-        said.err.push_str("ptxas info    : ");
-        said.err.push_str(line.trim_start_matches("info: "));
-        said.err.push('\n');
+        printed.err.push_str("ptxas info    : ");
+        printed.err.push_str(line.trim_start_matches("info: "));
+        printed.err.push('\n');
     }
-    Ok(said)
+    Ok(printed)
 }
 
 fn newest() -> u32 {
@@ -160,13 +160,13 @@ fn architecture(name: &str) -> Result<u32> {
         .with_context(|| format!("'{name}' is no architecture"))
 }
 
-fn read(arguments: &[OsString]) -> Result<Wanted> {
-    let mut wanted = Wanted::default();
+fn parse_arguments(arguments: &[OsString]) -> Result<Options> {
+    let mut options = Options::default();
     let mut rest = arguments.iter();
     while let Some(argument) = rest.next() {
         let text = argument.to_string_lossy();
         if !text.starts_with('-') || text == "-" {
-            wanted.inputs.push(PathBuf::from(argument));
+            options.inputs.push(PathBuf::from(argument));
             continue;
         }
         let (name, joined) = match text.split_once('=') {
@@ -175,8 +175,8 @@ fn read(arguments: &[OsString]) -> Result<Wanted> {
         };
         if !VALUED.contains(&&*name) {
             match &*name {
-                "--version" | "-V" => wanted.version = true,
-                "--verbose" | "-v" => wanted.verbose = true,
+                "--version" | "-V" => options.version = true,
+                "--verbose" | "-v" => options.verbose = true,
                 _ => {}
             }
             continue;
@@ -188,21 +188,21 @@ fn read(arguments: &[OsString]) -> Result<Wanted> {
                 .cloned()
                 .with_context(|| format!("{name} wants a value"))?,
         };
-        set(&mut wanted, &name, &value)?;
+        set_option(&mut options, &name, &value)?;
     }
-    Ok(wanted)
+    Ok(options)
 }
 
-fn set(wanted: &mut Wanted, name: &str, value: &OsStr) -> Result<()> {
+fn set_option(options: &mut Options, name: &str, value: &OsStr) -> Result<()> {
     let text = || value.to_string_lossy().into_owned();
     match name {
-        "--output-file" | "-o" => wanted.output = Some(Path::new(value).to_owned()),
-        "--gpu-name" | "-gpu-name" | "-arch" => wanted.architecture = Some(text()),
-        "--input-as-string" | "-ias" => wanted.text = Some(text()),
+        "--output-file" | "-o" => options.output = Some(Path::new(value).to_owned()),
+        "--gpu-name" | "-gpu-name" | "-arch" => options.architecture = Some(text()),
+        "--input-as-string" | "-ias" => options.text = Some(text()),
         "--maxrregcount" | "-maxrregcount" => {
             let number = text().parse();
             let number = number.map_err(|_| anyhow!("{name}: '{}' is no number", text()))?;
-            wanted.max_registers = Some(number);
+            options.max_registers = Some(number);
         }
         // What a file of options would say is not known here.
         "--options-file" | "-optf" => bail!("{name} is not built"),
@@ -224,19 +224,20 @@ mod tests {
 
     #[test]
     fn the_command_line_is_ptxas() {
-        let wanted = read(&words(
+        let options = parse_arguments(&words(
             "-lineinfo -suppress-debug-info --fmad=false -v --opt-level 0 --gpu-name=sm_90a in.ptx -o out.cubin",
         ))
         .unwrap();
-        assert_eq!(wanted.inputs, [PathBuf::from("in.ptx")]);
-        assert_eq!(wanted.output, Some("out.cubin".into()));
-        assert_eq!(wanted.architecture.as_deref(), Some("sm_90a"));
-        assert!(wanted.verbose);
-        let wanted = read(&words("-arch sm_75 -m 64 -O3 -maxrregcount 40 a.ptx")).unwrap();
-        assert_eq!(wanted.max_registers, Some(40));
-        assert_eq!(wanted.inputs, [PathBuf::from("a.ptx")]);
+        assert_eq!(options.inputs, [PathBuf::from("in.ptx")]);
+        assert_eq!(options.output, Some("out.cubin".into()));
+        assert_eq!(options.architecture.as_deref(), Some("sm_90a"));
+        assert!(options.verbose);
+        let options =
+            parse_arguments(&words("-arch sm_75 -m 64 -O3 -maxrregcount 40 a.ptx")).unwrap();
+        assert_eq!(options.max_registers, Some(40));
+        assert_eq!(options.inputs, [PathBuf::from("a.ptx")]);
         for bad in ["-o", "-maxrregcount many a.ptx", "-optf options a.ptx"] {
-            assert!(read(&words(bad)).is_err(), "{bad}");
+            assert!(parse_arguments(&words(bad)).is_err(), "{bad}");
         }
         assert!(architecture("sm_90a").is_ok_and(|number| number == 90));
         assert!(architecture("gfx90a").is_err());
@@ -244,8 +245,12 @@ mod tests {
 
     #[test]
     fn its_version_is_told_as_triton_reads_it() {
-        let said = assembled(&words("--version")).unwrap();
-        assert!(said.out.contains("release 13.0, V13.0"), "{}", said.out);
+        let printed = assemble_files(&words("--version")).unwrap();
+        assert!(
+            printed.out.contains("release 13.0, V13.0"),
+            "{}",
+            printed.out
+        );
     }
 
     #[test]
@@ -260,21 +265,21 @@ mod tests {
             ))
         };
         std::fs::write(&input, PTX).unwrap();
-        let said = assembled(&line("sm_90a")).unwrap();
-        assert!(said.err.contains("registers"), "{}", said.err);
+        let printed = assemble_files(&line("sm_90a")).unwrap();
+        assert!(printed.err.contains("registers"), "{}", printed.err);
         assert_eq!(
             std::fs::read(&output).unwrap(),
             [PTX.as_bytes(), b"\0"].concat()
         );
         // What the device could not load is refused at once.
-        assert!(assembled(&line("sm_80")).is_err());
+        assert!(assemble_files(&line("sm_80")).is_err());
         std::fs::write(&input, PTX.replace("bar.sync", "tcgen05.mma")).unwrap();
-        let error = assembled(&line("sm_90a")).unwrap_err().to_string();
+        let error = assemble_files(&line("sm_90a")).unwrap_err().to_string();
         assert!(
             error.contains("tcgen05.mma") && error.contains("line 4"),
             "{error}"
         );
         std::fs::remove_file(&input).unwrap();
-        assert!(assembled(&line("sm_90a")).is_err());
+        assert!(assemble_files(&line("sm_90a")).is_err());
     }
 }

@@ -586,7 +586,7 @@ macro_rules! driver {
 }
 
 /// What the driver of one H200 (580) was seen to make with `strace`, and what it takes to place memory and threads on
-/// nodes of a larger machine. In force for who asks for it ([`crate::Wanted::Strict`]).
+/// nodes of a larger machine. In force for who asks for it ([`crate::Setting::Strict`]).
 pub static DRIVER: &[DriverCall] = driver! {
     "everything that it asks of the kernel's module": call SYS_ioctl Always;
     "device files, settings, facts of the machine, the cache of what it compiled":

@@ -21,9 +21,9 @@ pub const VARIABLE: &str = "OPENMPS_SANDBOX";
 
 /// What an operator asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wanted {
-    /// Nothing: for a driver that needs more than is allowed, until the table has it.
-    Nothing,
+pub enum Setting {
+    /// No confinement: for a driver that needs more than is allowed, until the table has it.
+    Off,
     /// Filters of system calls, and of files for servers on the software GPU.
     Usual,
     /// Beside NVIDIA's driver too, of both: what the driver of one GPU (580, an H200) was seen to need.
@@ -39,7 +39,7 @@ pub struct UnknownSetting(String);
 ///
 /// # Errors
 /// When the variable has another value.
-pub fn wanted() -> Result<Wanted, UnknownSetting> {
+pub fn setting() -> Result<Setting, UnknownSetting> {
     let value = std::env::var_os(VARIABLE);
     meaning(
         value
@@ -49,11 +49,11 @@ pub fn wanted() -> Result<Wanted, UnknownSetting> {
     )
 }
 
-fn meaning(value: Option<&str>) -> Result<Wanted, UnknownSetting> {
+fn meaning(value: Option<&str>) -> Result<Setting, UnknownSetting> {
     match value {
-        None | Some("" | "on") => Ok(Wanted::Usual),
-        Some("off") => Ok(Wanted::Nothing),
-        Some("strict") => Ok(Wanted::Strict),
+        None | Some("" | "on") => Ok(Setting::Usual),
+        Some("off") => Ok(Setting::Off),
+        Some("strict") => Ok(Setting::Strict),
         Some(text) => Err(UnknownSetting(text.to_owned())),
     }
 }
@@ -64,11 +64,11 @@ mod tests {
 
     #[test]
     fn it_is_off_or_more_for_those_who_say_so() {
-        assert_eq!(meaning(None), Ok(Wanted::Usual));
-        assert_eq!(meaning(Some("")), Ok(Wanted::Usual));
-        assert_eq!(meaning(Some("on")), Ok(Wanted::Usual));
-        assert_eq!(meaning(Some("off")), Ok(Wanted::Nothing));
-        assert_eq!(meaning(Some("strict")), Ok(Wanted::Strict));
+        assert_eq!(meaning(None), Ok(Setting::Usual));
+        assert_eq!(meaning(Some("")), Ok(Setting::Usual));
+        assert_eq!(meaning(Some("on")), Ok(Setting::Usual));
+        assert_eq!(meaning(Some("off")), Ok(Setting::Off));
+        assert_eq!(meaning(Some("strict")), Ok(Setting::Strict));
         for wrong in ["0", "no", "OFF", "of"] {
             let error = meaning(Some(wrong)).unwrap_err().to_string();
             assert!(error.contains(VARIABLE), "{error}");

@@ -12,13 +12,13 @@ use cuda_abi::types::{
 use protocol::arrays::Shape;
 
 use super::Outcome;
-use crate::context::home as current;
+use crate::context::resource_context;
 use crate::handle::HandleKind;
 use crate::pointers::{In, Out};
 use crate::session::session;
 
 fn create(handle: &Out<CUarray>, descriptor: &CUDA_ARRAY3D_DESCRIPTOR) -> Outcome {
-    let current = current()?;
+    let current = resource_context()?;
     handle.required()?;
     let shape = Shape::new(descriptor, 1)?;
     let array = session()?
@@ -189,7 +189,7 @@ pub(crate) fn cuMipmappedArrayCreate(
     mipmapped_array_desc: In<CUDA_ARRAY3D_DESCRIPTOR>,
     num_mipmap_levels: u32,
 ) -> Outcome {
-    let current = current()?;
+    let current = resource_context()?;
     handle.required()?;
     let descriptor = mipmapped_array_desc.get()?;
     // CUDA makes as many levels as there can be where more are asked for.

@@ -14,7 +14,7 @@ use protocol::operations::EventShare;
 
 use super::Outcome;
 use super::stream::query;
-use crate::context::home as current;
+use crate::context::resource_context;
 use crate::graph::node::Payload;
 use crate::handle::{HandleKind, Key};
 use crate::pointers::{Out, Text};
@@ -26,7 +26,7 @@ use crate::stream::event::Event;
 const BETWEEN_LOOKS: Duration = Duration::from_micros(50);
 
 pub(crate) fn cuEventCreate(event: Out<CUevent>, flags: u32) -> Outcome {
-    let current = current()?;
+    let current = resource_context()?;
     event.required()?;
     let known = CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS;
     // An event that keeps time cannot be shared between processes.

@@ -13,7 +13,7 @@ use protocol::operations::{
 };
 
 use super::Outcome;
-use crate::context::{Current, home as current};
+use crate::context::{Current, resource_context};
 use crate::handle::HandleKind;
 use crate::memory::ranges::{Origin, Range};
 use crate::pointers::Out;
@@ -49,7 +49,7 @@ pub(super) fn token_in_handle(kind: [u8; 8], bytes: &[u8; 64]) -> Result<[u64; 4
 }
 
 pub(crate) fn cuIpcGetMemHandle(handle: Out<CUipcMemHandle>, dptr: CUdeviceptr) -> Outcome {
-    current()?;
+    resource_context()?;
     let session = session()?;
     handle.required()?;
     // What cuMemAlloc and its kin gave; memory of pools has other ways.
@@ -83,7 +83,7 @@ pub(crate) fn cuIpcOpenMemHandle_v2(
     handle: CUipcMemHandle,
     flags: u32,
 ) -> Outcome {
-    let current = current()?;
+    let current = resource_context()?;
     dptr.required()?;
     if flags != CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS {
         return Err(CUresult::ERROR_INVALID_VALUE);
@@ -178,7 +178,7 @@ pub(crate) fn cuIpcGetEventHandle(handle: Out<CUipcEventHandle>, event: CUevent)
 }
 
 pub(crate) fn cuIpcOpenEventHandle(event: Out<CUevent>, handle: CUipcEventHandle) -> Outcome {
-    let current = current()?;
+    let current = resource_context()?;
     event.required()?;
     let token = token_in_handle(EVENT, &handle.reserved).map_err(|_| CUresult::ERROR_MAP_FAILED)?;
     let opened = session()?.call(&EventOpen { token })?;

@@ -17,7 +17,7 @@ use super::module::{c_name, image_at, image_of_file};
 use crate::code::function::Function;
 use crate::code::image::Image;
 use crate::code::image::jit::Jit;
-use crate::context::{self, home as current, usable};
+use crate::context::{self, resource_context, usable};
 use crate::handle::HandleKind;
 use crate::pointers::{ImageStart, List, ListOut, Out, Text};
 use crate::session::{Session, session};
@@ -98,7 +98,7 @@ pub(crate) fn cuLibraryGetModule(module: Out<CUmodule>, library: CUlibrary) -> O
     module.required()?;
     let library = session.code.libraries.get(library.bits())?;
     module.set(CUmodule::from_bits(
-        library.module_in(&session.code.modules, &current()?)?,
+        library.module_in(&session.code.modules, &resource_context()?)?,
     ))
 }
 
@@ -112,7 +112,7 @@ pub(crate) fn cuLibraryGetGlobal(
     let library = session.code.libraries.get(library.bits())?;
     let name = name.get()?;
     library.image.variable(name)?;
-    let module = library.module_in(&session.code.modules, &current()?)?;
+    let module = library.module_in(&session.code.modules, &resource_context()?)?;
     let (address, size) = session.code.modules.get(module)?.variable(name)?;
     dptr.set_if(address);
     bytes.set_if(size as usize);
@@ -132,7 +132,7 @@ pub(crate) fn cuLibraryGetManaged(
     // Runtime 13 asks before any context is current.
     let current = match context::top() {
         0 => usable(session.contexts, session.contexts.primary(0)?.handle())?,
-        _ => current()?,
+        _ => resource_context()?,
     };
     let module = library.module_in(&session.code.modules, &current)?;
     let (address, size) = session
@@ -190,7 +190,9 @@ fn kernel(session: &'static Session, handle: CUkernel) -> Result<&'static Functi
 pub(crate) fn cuKernelGetFunction(function: Out<CUfunction>, kernel: CUkernel) -> Outcome {
     let session = session()?;
     function.required()?;
-    let (handle, _) = session.code.in_context(kernel.bits(), &current()?)?;
+    let (handle, _) = session
+        .code
+        .in_context(kernel.bits(), &resource_context()?)?;
     function.set(CUfunction::from_bits(handle))
 }
 

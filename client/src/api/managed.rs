@@ -18,7 +18,7 @@ use protocol::operations::ManagedAlloc;
 
 use super::Outcome;
 use super::memory::add_range;
-use crate::context::{current_as_it_is, home as current};
+use crate::context::{current_as_it_is, resource_context};
 use crate::memory::managed_advice::{Advised, NOWHERE};
 use crate::memory::ranges::{Origin, Range};
 use crate::pointers::{BytesOut, List, Out};
@@ -29,7 +29,7 @@ use crate::stream::target;
 const MOST: usize = 256;
 
 pub(crate) fn cuMemAllocManaged(dptr: Out<CUdeviceptr>, byte_count: usize, flags: u32) -> Outcome {
-    let current = current()?;
+    let current = resource_context()?;
     dptr.required()?;
     if byte_count == 0 || !matches!(flags, CU_MEM_ATTACH_GLOBAL | CU_MEM_ATTACH_HOST) {
         return Err(CUresult::ERROR_INVALID_VALUE);

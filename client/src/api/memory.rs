@@ -13,7 +13,7 @@ use cuda_abi::types::{
 use protocol::operations::{HostAlloc, HostFree, MemFree, MemInfo};
 
 use super::{Outcome, narrow_address};
-use crate::context::{current_as_it_is, home as current};
+use crate::context::{current_as_it_is, resource_context};
 use crate::memory::ranges::{Origin, Range};
 use crate::os::prefault;
 use crate::pointers::{Address, Out};
@@ -23,7 +23,7 @@ use crate::session::session;
 const PITCH: usize = 512;
 
 fn info() -> Result<(u64, u64), CUresult> {
-    let current = current()?;
+    let current = resource_context()?;
     let device = current.device()?.number;
     let reply = session()?.call(&MemInfo { device })?;
     Ok((reply.fields.free, reply.fields.total))
@@ -58,7 +58,7 @@ pub(super) fn add_range(range: Range) -> Outcome {
 }
 
 fn allocate(bytes: u64) -> Result<CUdeviceptr, CUresult> {
-    let current = current()?;
+    let current = resource_context()?;
     if bytes == 0 {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
@@ -68,7 +68,7 @@ fn allocate(bytes: u64) -> Result<CUdeviceptr, CUresult> {
 }
 
 pub(crate) fn cuMemAlloc(dptr: Out<CUdeviceptr_v1>, byte_count: u32) -> Outcome {
-    current()?;
+    resource_context()?;
     dptr.required()?;
     if byte_count == 0 {
         return Err(CUresult::ERROR_INVALID_VALUE);
@@ -123,7 +123,7 @@ pub(crate) fn cuMemFree(dptr: CUdeviceptr_v1) -> Outcome {
 
 pub(crate) fn cuMemFree_v2(dptr: CUdeviceptr) -> Outcome {
     // A thread without a context may free; one whose context is dead learns of it.
-    match current() {
+    match resource_context() {
         Err(CUresult::ERROR_INVALID_CONTEXT) => {}
         current => drop(current?),
     }
@@ -176,7 +176,7 @@ pub(crate) fn cuMemGetAddressRange_v2(
 }
 
 fn device_range(address: u64) -> Result<Range, CUresult> {
-    current()?;
+    resource_context()?;
     let range = session()?.ranges.find(address);
     range.ok_or(CUresult::ERROR_NOT_FOUND)
 }
@@ -190,7 +190,7 @@ pub(crate) fn cuMemAllocHost_v2(pointer: Out<*mut c_void>, byte_count: usize) ->
 }
 
 pub(crate) fn cuMemHostAlloc(pointer: Out<*mut c_void>, byte_count: usize, flags: u32) -> Outcome {
-    let current = current()?;
+    let current = resource_context()?;
     pointer.required()?;
     let known =
         CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP | CU_MEMHOSTALLOC_WRITECOMBINED;

@@ -16,7 +16,7 @@ use super::Outcome;
 use crate::code::image::Image;
 use crate::code::image::find::{FoundImage, check_file, find};
 use crate::code::image::jit::Jit;
-use crate::context::home as current;
+use crate::context::resource_context;
 use crate::handle::HandleKind;
 use crate::pointers::{ImageStart, List, ListOut, Out, Text};
 use crate::session::{Session, session};
@@ -29,7 +29,7 @@ pub(super) fn image_at(
 ) -> Result<Arc<Image>, CUresult> {
     // SAFETY: the program passes a whole image, which stays as it is during the call.
     unsafe {
-        let found = find(image.pointer()).inspect_err(|code| jit.no_image(*code))?;
+        let found = find(image.pointer()).inspect_err(|code| jit.log_no_image(*code))?;
         Image::load(session, &found, jit)
     }
 }
@@ -45,7 +45,7 @@ pub(super) fn image_of_file(
             std::io::ErrorKind::OutOfMemory => CUresult::ERROR_OUT_OF_MEMORY,
             _ => CUresult::ERROR_FILE_NOT_FOUND,
         })?;
-    check_file(&content).inspect_err(|code| jit.no_image(*code))?;
+    check_file(&content).inspect_err(|code| jit.log_no_image(*code))?;
     // Text ends in a NUL for whoever reads it; the other forms do not mind one more byte.
     content.push(0);
     let found = FoundImage::of(content.as_ptr(), content.len());
@@ -57,7 +57,7 @@ fn load(
     module: &Out<CUmodule>,
     image: impl FnOnce(&'static Session) -> Result<Arc<Image>, CUresult>,
 ) -> Outcome {
-    let current = current()?;
+    let current = resource_context()?;
     module.required()?;
     let session = session()?;
     let image = image(session)?;

@@ -32,17 +32,18 @@ fn allocate(dptr: &Out<CUdeviceptr>, bytes: usize, pool: u64, target: &Target) -
     let current = &target.current;
     if let Some(capture) = target.current_capture()? {
         // The graph's own memory: it is there from now on, and the program's while a launch says so.
-        let made = session()?
-            .graphs
-            .memories
-            .allocate(&current.home()?, bytes as u64, false)?;
+        let made = session()?.graphs.memories.allocate(
+            &current.resource_context()?,
+            bytes as u64,
+            false,
+        )?;
         let address = made.address();
         capture.add(target.slot, Payload::Allocate(made).into())?;
         return dptr.set(address);
     }
     let pools = &session()?.pools;
     let address = pools.allocate(target, pool, bytes as u64)?;
-    let home = current.home()?;
+    let home = current.resource_context()?;
     let range = Range {
         pool,
         ..Range::new(&home, Origin::Device, address, bytes as u64)

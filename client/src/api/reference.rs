@@ -20,7 +20,7 @@ use protocol::textures::{Resource, SURFACE_REFERENCE, Spec, TEXTURE_REFERENCE};
 use super::Outcome;
 use super::copy::host_to_device;
 use crate::code::texture_references::{ModuleVariable, References, Settings};
-use crate::context::{Current, current, home};
+use crate::context::{Current, current, resource_context};
 use crate::handle::HandleKind;
 use crate::log::log;
 use crate::memory::array::Texture;
@@ -80,7 +80,7 @@ fn change(
     kind: HandleKind,
     change: impl FnOnce(&mut Settings) -> Result<(), CUresult>,
 ) -> Outcome {
-    let current = home()?;
+    let current = resource_context()?;
     let session = session()?;
     let mut references = references(session);
     let reference = references.get(&session.code.modules, handle, kind)?;

@@ -10,7 +10,7 @@ use cuda_abi::types::{
 };
 
 use super::Outcome;
-use crate::context::{Current, home as current};
+use crate::context::{Current, resource_context};
 use crate::memory::registered::Request;
 use crate::pointers::Address;
 use crate::session::session;
@@ -20,7 +20,7 @@ pub(crate) fn cuMemHostRegister(pointer: Address, byte_count: usize, flags: u32)
 }
 
 pub(crate) fn cuMemHostRegister_v2(pointer: Address, byte_count: usize, flags: u32) -> Outcome {
-    let current = current()?;
+    let current = resource_context()?;
     let known = CU_MEMHOSTREGISTER_PORTABLE
         | CU_MEMHOSTREGISTER_DEVICEMAP
         | CU_MEMHOSTREGISTER_IOMEMORY

@@ -188,7 +188,7 @@ pub(crate) fn cuStreamGetCtx_v2(
 ) -> Outcome {
     let current = stream::target(stream)?.current;
     // Of a green one the context that it uses.
-    ctx.set(CUcontext::from_bits(current.home_handle()))?;
+    ctx.set(CUcontext::from_bits(current.resource_context_handle()))?;
     green_ctx.set_if(match current.context.is_green() {
         true => CUgreenCtx::from_bits(current.green_handle()),
         false => CUgreenCtx::NULL,

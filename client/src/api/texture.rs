@@ -11,7 +11,7 @@ use cuda_abi::types::{
 use protocol::textures::{Resource, Spec};
 
 use super::{Outcome, given};
-use crate::context::home as current;
+use crate::context::resource_context;
 use crate::handle::HandleKind;
 use crate::memory::array::Texture;
 use crate::pointers::{In, Out};
@@ -90,7 +90,7 @@ pub(crate) fn cuTexObjectCreate(
     tex_desc: In<CUDA_TEXTURE_DESC>,
     res_view_desc: In<CUDA_RESOURCE_VIEW_DESC>,
 ) -> Outcome {
-    let current = current()?;
+    let current = resource_context()?;
     tex_object.required()?;
     let descriptor = res_desc.get()?;
     let sampler = tex_desc.get()?;
@@ -111,7 +111,7 @@ pub(crate) fn cuTexObjectCreate(
 }
 
 pub(crate) fn cuTexObjectDestroy(tex_object: CUtexObject) -> Outcome {
-    let current = current()?;
+    let current = resource_context()?;
     if tex_object == 0 {
         return Ok(());
     }
@@ -123,7 +123,7 @@ pub(crate) fn cuTexObjectGetResourceDesc(
     res_desc: Out<CUDA_RESOURCE_DESC>,
     tex_object: CUtexObject,
 ) -> Outcome {
-    let current = current()?;
+    let current = resource_context()?;
     res_desc.required()?;
     let texture = session()?.arrays.texture(&current, false, tex_object)?;
     res_desc.set(texture.resource)
@@ -133,7 +133,7 @@ pub(crate) fn cuTexObjectGetResourceViewDesc(
     res_view_desc: Out<CUDA_RESOURCE_VIEW_DESC>,
     tex_object: CUtexObject,
 ) -> Outcome {
-    let current = current()?;
+    let current = resource_context()?;
     res_view_desc.required()?;
     let texture = session()?.arrays.texture(&current, false, tex_object)?;
     // One without a view has none to give.
@@ -145,7 +145,7 @@ pub(crate) fn cuTexObjectGetTextureDesc(
     tex_desc: Out<CUDA_TEXTURE_DESC>,
     tex_object: CUtexObject,
 ) -> Outcome {
-    let current = current()?;
+    let current = resource_context()?;
     tex_desc.required()?;
     let texture = session()?.arrays.texture(&current, false, tex_object)?;
     tex_desc.set(texture.spec.sampler.unwrap_or_default())
@@ -155,7 +155,7 @@ pub(crate) fn cuSurfObjectCreate(
     surf_object: Out<CUsurfObject>,
     res_desc: In<CUDA_RESOURCE_DESC>,
 ) -> Outcome {
-    let current = current()?;
+    let current = resource_context()?;
     surf_object.required()?;
     let descriptor = res_desc.get()?;
     let (resource, level) = resource(session()?, &descriptor)?;
@@ -173,7 +173,7 @@ pub(crate) fn cuSurfObjectCreate(
 }
 
 pub(crate) fn cuSurfObjectDestroy(surf_object: CUsurfObject) -> Outcome {
-    let current = current()?;
+    let current = resource_context()?;
     if surf_object == 0 {
         return Ok(());
     }
@@ -185,7 +185,7 @@ pub(crate) fn cuSurfObjectGetResourceDesc(
     res_desc: Out<CUDA_RESOURCE_DESC>,
     surf_object: CUsurfObject,
 ) -> Outcome {
-    let current = current()?;
+    let current = resource_context()?;
     res_desc.required()?;
     let surface = session()?.arrays.texture(&current, true, surf_object)?;
     res_desc.set(surface.resource)

@@ -70,7 +70,7 @@ impl Function {
     /// Of a library's kernel: where the handle of its function in a context is.
     pub(super) fn place_in(&self, current: &Current) -> &AtomicU64 {
         // The context whose code a context uses.
-        let home = Key::of(current.home_handle(), HandleKind::Context);
+        let home = Key::of(current.resource_context_handle(), HandleKind::Context);
         &self.in_contexts[home.map_or(0, Key::index) as usize]
     }
 

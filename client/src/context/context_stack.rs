@@ -87,8 +87,8 @@ pub(crate) fn current() -> Result<Current, CUresult> {
 ///
 /// # Errors
 /// As [`current`].
-pub(crate) fn home() -> Result<Current, CUresult> {
-    current()?.home()
+pub(crate) fn resource_context() -> Result<Current, CUresult> {
+    current()?.resource_context()
 }
 
 /// The context of a handle, ready for use.

@@ -87,7 +87,7 @@ impl Contexts {
     /// Ends a green context.
     pub(crate) fn destroy_green(&'static self, handle: u64) -> Result<(), CUresult> {
         let current = self.green(handle)?;
-        let primary = self.get(current.home_handle())?;
+        let primary = self.get(current.resource_context_handle())?;
         let ended = self.remove_context(&current);
         primary.release()?;
         ended

@@ -223,7 +223,7 @@ impl Events {
 
     /// Records an event at the end of a stream.
     pub(crate) fn record(&self, event: &Event, target: &Target) -> Result<(), CUresult> {
-        if event.context.load(Ordering::Relaxed) != target.current.home_handle() {
+        if event.context.load(Ordering::Relaxed) != target.current.resource_context_handle() {
             return Err(CUresult::ERROR_INVALID_HANDLE);
         }
         if let Some(capture) = target.current_capture()? {

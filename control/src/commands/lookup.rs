@@ -61,29 +61,29 @@ pub(super) type Named = (ServerId, u64);
 /// The clients that a text names, of those that the caller may see: by its process id, of which there may be several; by its
 /// server's and its number there, as `ps` has them; or as `session/` and a number, as `openmps top --json` has it.
 pub(super) fn clients(daemon: &Daemon, caller: Caller, text: &str) -> Vec<Named> {
-    enum Wanted {
+    enum NamedClient {
         Pid(u64),
         Serial(u32, u64),
         Session(u64),
     }
     let number = |text: &str| text.parse::<u64>().ok();
     let wanted = match text.split_once('/') {
-        Some(("session", session)) => number(session).map(Wanted::Session),
+        Some(("session", session)) => number(session).map(NamedClient::Session),
         Some((server, serial)) => server
             .parse()
             .ok()
             .zip(number(serial))
-            .map(|(server, serial)| Wanted::Serial(server, serial)),
+            .map(|(server, serial)| NamedClient::Serial(server, serial)),
         // 0 is whoever cannot be seen from here: it names nobody.
-        None => number(text).filter(|&pid| pid != 0).map(Wanted::Pid),
+        None => number(text).filter(|&pid| pid != 0).map(NamedClient::Pid),
     };
     let Some(wanted) = wanted else {
         return Vec::new();
     };
     let is_wanted = |server: &Server, session: u64, client: &Client| match wanted {
-        Wanted::Pid(pid) => u64::try_from(client.pid) == Ok(pid),
-        Wanted::Serial(pid, serial) => server.pid() == pid && client.serial == serial,
-        Wanted::Session(wanted) => session == wanted,
+        NamedClient::Pid(pid) => u64::try_from(client.pid) == Ok(pid),
+        NamedClient::Serial(pid, serial) => server.pid() == pid && client.serial == serial,
+        NamedClient::Session(wanted) => session == wanted,
     };
     let mut found = Vec::new();
     for (&id, server) in &daemon.registry.servers {

@@ -2,7 +2,7 @@
 //!
 //! Called by `startup`. Must not know system calls: `sandbox` has the table.
 
-use sandbox::{Error, Profile, UnknownSetting, Wanted, filter_calls};
+use sandbox::{Error, Profile, Setting, UnknownSetting, filter_calls};
 
 use crate::host::HostProgram;
 use crate::log::{Log, Role};
@@ -28,7 +28,7 @@ pub(super) enum ConfineError {
 /// # Errors
 /// When the kernel could and does not.
 pub(super) fn confine(log: &Log, host: HostProgram) -> Result<(), ConfineError> {
-    let is_wanted = sandbox::wanted()? != Wanted::Nothing;
+    let is_wanted = sandbox::setting()? != Setting::Off;
     let open = |why: &str| {
         log.line(
             Role::Control,

@@ -3,7 +3,7 @@
 //! Called by `doctor::checks`. Must not restrict anything itself.
 
 use control::Directories;
-use sandbox::{Kernel, State, VARIABLE, Wanted};
+use sandbox::{Kernel, Setting, State, VARIABLE};
 
 use super::finding::Finding;
 
@@ -14,11 +14,11 @@ const WHOLE_LANDLOCK: u32 = 6;
 
 /// What a daemon that starts here will get.
 pub(super) fn possible(kernel: Kernel) -> Finding {
-    match sandbox::wanted() {
+    match sandbox::setting() {
         Err(error) => {
             return Finding::problem(SUBJECT, error.to_string(), "mend or unset the variable");
         }
-        Ok(Wanted::Nothing) => {
+        Ok(Setting::Off) => {
             return Finding::warning(
                 SUBJECT,
                 format!(
@@ -27,7 +27,7 @@ pub(super) fn possible(kernel: Kernel) -> Finding {
                 format!("unset {VARIABLE} unless a driver needs it"),
             );
         }
-        Ok(Wanted::Usual | Wanted::Strict) => {}
+        Ok(Setting::Usual | Setting::Strict) => {}
     }
     let files = match kernel.landlock {
         0 => "has no Landlock, so that servers can open their user's files".to_owned(),

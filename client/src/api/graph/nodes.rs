@@ -164,11 +164,11 @@ fn allocation(params: &CUDA_MEM_ALLOC_NODE_PARAMS) -> Result<Payload, CUresult> 
         current = context::usable(session.contexts, current.handle())?;
     }
     let managed = params.allocType == MANAGED;
-    let made =
-        session
-            .graphs
-            .memories
-            .allocate(&current.home()?, params.bytesize as u64, managed)?;
+    let made = session.graphs.memories.allocate(
+        &current.resource_context()?,
+        params.bytesize as u64,
+        managed,
+    )?;
     Ok(Payload::Allocate(made))
 }
 

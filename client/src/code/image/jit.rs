@@ -121,7 +121,7 @@ impl Jit {
     }
 
     /// Tells the program of what is no image at all.
-    pub(crate) fn no_image(&self, code: CUresult) {
+    pub(crate) fn log_no_image(&self, code: CUresult) {
         if code == CUresult::ERROR_INVALID_IMAGE {
             self.write_logs(b"", b"error: the bytes are no CUDA image\n");
         }

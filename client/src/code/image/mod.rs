@@ -89,7 +89,7 @@ impl Image {
             variables: HashMap::new(),
             names: Vec::new(),
         };
-        let (status, descriptor, log) = ask(connection, number, bytes, options)?;
+        let (status, descriptor, log) = request_load(connection, number, bytes, options)?;
         if status != CUresult::SUCCESS {
             return Ok((Err(status), log));
         }
@@ -154,14 +154,14 @@ pub(crate) fn check(
     bytes: &[u8],
 ) -> Result<(CUresult, Vec<u8>), CUresult> {
     let number = LAST.fetch_add(1, Ordering::Relaxed) + 1;
-    let said = ask(connection, number, bytes, IMAGE_PART);
+    let said = request_load(connection, number, bytes, IMAGE_PART);
     connection.post(&ImageUnload { image: number })?;
     let (status, _, log) = said?;
     Ok((status, log))
 }
 
 /// Sends an image to the server: its status, its descriptor and its log.
-fn ask(
+fn request_load(
     connection: &'static Connection,
     number: u64,
     bytes: &[u8],

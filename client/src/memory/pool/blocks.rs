@@ -37,7 +37,7 @@ impl Pools {
         let bytes = bytes.checked_next_multiple_of(ALIGNMENT).ok_or(none)?;
         // Memory belongs to a context of the pool's device.
         let owner = match target.current.context.device() == pool.device {
-            true => target.current.home()?,
+            true => target.current.resource_context()?,
             false => {
                 let contexts = target.current.contexts;
                 crate::context::usable(contexts, contexts.primary(pool.device)?.handle())?
