@@ -18,6 +18,8 @@
 //! * `soak`: random words that a kernel writes, copied back and compared, again and again; how many copies, and words.
 //! * `reads`: pieces of random words that lie on the device, copied back and compared, as quickly as it goes; likewise.
 //! * `hold`: a context with a module and a little memory, held until standard input ends.
+//!
+//! Started by `gpu_bench`. Must not know which peer it runs under.
 
 use std::io::Read;
 use std::ptr::null_mut;

@@ -1,4 +1,6 @@
 //! What is measured, and how.
+//!
+//! Called by `gpu_bench`. Must not know how a peer starts its daemon: `peers` does.
 
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};

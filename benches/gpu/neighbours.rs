@@ -1,4 +1,6 @@
 //! What clients lose by their neighbours.
+//!
+//! Called by `gpu_bench`. Must not know how a peer starts its daemon: `peers` does.
 
 use std::process::{Child, Stdio};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};

@@ -1,4 +1,6 @@
 //! Who is compared: each starts its daemon, makes a program its client, and ends its daemon.
+//!
+//! Called by `gpu_bench` and its files of figures. Must not know what is measured.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};

@@ -1,4 +1,6 @@
 //! The state that every peer starts from, and the check that it calculated the right thing.
+//!
+//! Called by `main` and by every peer. Must not know how a step is calculated.
 
 /// Threads in a work-group; the number of bodies is a multiple of it.
 pub const BLOCK: usize = 256;

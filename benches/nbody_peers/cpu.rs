@@ -1,4 +1,6 @@
 //! Plain Rust on all threads: body by body, and with the vector units.
+//!
+//! Called by `main` through `Peer`. Must not know what it is compared with.
 
 use anyhow::Result;
 use rayon::prelude::*;

@@ -1,6 +1,8 @@
 //! The same kernel by PoCL, through the machine's OpenCL loader, opened when the benchmark runs.
 //!
 //! What it creates lives until the process ends, which is soon: nothing is released.
+//!
+//! Called by `main` through `Peer`. Must not know what it is compared with.
 
 use std::ffi::{CStr, c_char, c_void};
 use std::ptr;

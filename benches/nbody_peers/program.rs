@@ -1,4 +1,6 @@
 //! A peer in a process of its own that prints the lines of `examples/nbody`.
+//!
+//! Called by `main`. Must not know how the program calculates.
 
 use std::process::{Command, Stdio};
 

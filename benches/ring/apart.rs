@@ -1,6 +1,8 @@
 //! The rejected way: a ring for each thread, and a sequence number that all share. The consumer takes
 //! from whichever ring has the next number. Only as much of it as the measurement needs: no padding,
 //! no waiting for space, no sleeping; but with the fence and the look at the bell that a post needs.
+//!
+//! Called by `main` beside the ring that we have. Must not know what a record means.
 
 use protocol::operations::{Launch, Request};
 use protocol::wire::{Fields, HEADER_SLOTS, Header};

@@ -1,4 +1,5 @@
 //! libnvidia-ml.so.1: NVIDIA's management library (NVML), with a client's own view of the devices.
+//! Loaded by programs, nvidia-smi among them. Must not know CUDA, engines or sessions.
 //!
 //! From the program's side inwards:
 //!

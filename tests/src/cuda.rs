@@ -1,4 +1,6 @@
 //! CUDA's driver API as a test program uses it: by dlopen of `libcuda.so.1`, whatever is on the path.
+//!
+//! Called by the programs of `src/bin` and by `benches`. Must not know whose library answers.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
 use std::ptr;

@@ -1,4 +1,6 @@
 //! A daemon for one test, in a folder of its own, and programs run under it.
+//!
+//! Called by tests of whole processes. Must not know what a program under it does.
 
 use std::fs;
 use std::io::ErrorKind;

@@ -1,4 +1,6 @@
 //! A driver library of our own making, in the place of NVIDIA's.
+//!
+//! Called by the tests of drivers and of the underlay. Must not know what a test wants of its symbols.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

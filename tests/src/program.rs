@@ -1,5 +1,7 @@
 //! How a test program speaks with the test that started it: a line at a time, over standard input and
 //! output.
+//!
+//! Called by both sides. Must not know what is said.
 
 use std::io::{BufRead, Write};
 

@@ -1,5 +1,7 @@
 //! Calls of the driver as lines of text, as `tests/calls/wrong_arguments.txt` explains them: any
 //! function with any arguments, without a signature for each.
+//!
+//! Called by the program `calls`. Must not know what a call should return.
 
 use std::collections::HashMap;
 use std::ffi::CString;

@@ -1,5 +1,7 @@
 //! A test that this machine cannot run says so. The usual harness keeps what a test prints that passes,
 //! so `cargo xtask test` gives a file, and prints what it holds.
+//!
+//! Called by tests where they begin. Must not know `xtask`: it reads what is written.
 
 use std::fs::File;
 use std::io::Write;

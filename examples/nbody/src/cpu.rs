@@ -1,4 +1,6 @@
 //! The same simulation on the CPU's threads: `-cpu`, and what `-compare` compares with.
+//!
+//! Called by `main`. Must not know CUDA.
 
 use std::thread;
 

@@ -1,4 +1,6 @@
 //! The driver's own functions, found in `libcuda.so.1`, and its error codes. Types only; no policy.
+//!
+//! Called by `cuda`. Must not know bodies.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::fmt;

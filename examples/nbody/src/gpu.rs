@@ -4,6 +4,8 @@
 //! copies of all positions, one being read and one being written, and sends its share of the new
 //! ones to the others after each step. With `-hostmem` there is one pair of copies in host memory,
 //! which all devices read and write, and nothing to send.
+//!
+//! Called by `main`. Must not know the command line.
 
 use std::ffi::{CStr, c_void};
 use std::marker::PhantomData;

@@ -1,4 +1,6 @@
 //! The command line: what the options mean, their limits, and the usage banner.
+//!
+//! Called by `main`. Must not know devices.
 
 use std::fmt;
 

@@ -1,4 +1,6 @@
 //! The lines about a benchmark. Scripts parse them: their shape is that of the CUDA sample.
+//!
+//! Called by `main`. Must not know how a step was calculated.
 
 use std::io::{self, Write};
 

@@ -1,4 +1,6 @@
 //! A client without a library: it speaks the protocol itself, by the book up to where an attack begins.
+//!
+//! Called by the attacks of `tests/hostile`. Must not use `client`: a library keeps rules that an attacker does not.
 
 use std::path::Path;
 use std::time::Duration;

@@ -1,4 +1,6 @@
 //! A descriptor of every kind that a process can pass, and all the places where one can be left.
+//!
+//! Called by the attacks of `tests/hostile`. Must not know what becomes of a descriptor.
 
 use std::fs::File;
 use std::io::Write;

@@ -2,6 +2,8 @@
 //!
 //! It speaks the kernel's protocol itself (linux/fuse.h, version 7.31). Whoever waits for it is let go when its
 //! process ends.
+//!
+//! Called by the program `attacker`. Must not know who is sent its file.
 
 use std::fs::File;
 use std::io::{Error, Read, Write};
