@@ -8,16 +8,17 @@
 //! An engine sees no socket, no ring and no pointer of a client; it is told addresses in windows that
 //! it or its server mapped, and checks them all.
 
-use std::any::Any;
 use std::fmt::Debug;
 use std::sync::Arc;
 
 pub use cuda_abi::CUresult;
 pub use protocol::device_facts::DeviceFacts;
-use protocol::operations::{At, HoldReason};
 
 pub use bound::{Bound, Charge};
+pub use memory::{MemoryHandle, Owner, Region, Window};
+pub use observer::{Activity, Observer, Span};
 pub use runs::{Counted, Runs};
+pub use share::{Granularity, GroupShare, Share};
 
 pub mod arena;
 pub mod bound;
@@ -26,8 +27,11 @@ pub mod clock;
 pub mod conformance;
 pub mod format;
 pub mod machine;
+mod memory;
+mod observer;
 pub mod plan;
 pub mod runs;
+mod share;
 
 /// A set of devices of one kind, with what it takes to run work on them.
 pub trait Engine: Send + Sync + Debug {
@@ -93,43 +97,6 @@ pub trait Engine: Send + Sync + Debug {
     }
 }
 
-/// In which steps a device's multiprocessors are shared out among clients.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Granularity {
-    /// A share is a multiple of this.
-    pub step: u32,
-    /// And no less than this.
-    pub least: u32,
-    /// And no more than this, unless it is the whole device.
-    pub most: u32,
-}
-
-impl Default for Granularity {
-    fn default() -> Self {
-        Self {
-            step: 1,
-            least: 1,
-            most: u32::MAX,
-        }
-    }
-}
-
-impl Granularity {
-    /// The multiprocessors, of `all`, that an active thread percentage grants: rounded down to the
-    /// step, and within the bounds. The whole device is the whole device, whatever these are.
-    #[must_use]
-    pub fn granted(self, all: u32, percentage: f32) -> u32 {
-        if percentage >= 100.0 {
-            return all;
-        }
-        let exact = f64::from(all) * f64::from(percentage) / 100.0;
-        // A percentage such as 33.3 is no exact number; what is a hair below a whole one is it.
-        let whole = (exact + 1e-4).floor() as u32;
-        let stepped = whole - whole % self.step.max(1);
-        stepped.min(self.most).max(self.least).min(all)
-    }
-}
-
 /// What a client brings when it is attached.
 #[derive(Debug)]
 pub struct Attachment {
@@ -154,220 +121,6 @@ pub struct Attachment {
     pub held: Arc<Bound>,
     /// Who is told of progress.
     pub observer: Arc<dyn Observer>,
-}
-
-/// A range of addresses.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Window {
-    /// The first address.
-    pub base: u64,
-    /// Bytes.
-    pub bytes: u64,
-}
-
-impl Window {
-    /// Whether `bytes` bytes from `address` lie in this window.
-    #[must_use]
-    pub const fn contains(&self, address: u64, bytes: u64) -> bool {
-        address >= self.base && bytes <= self.bytes && address - self.base <= self.bytes - bytes
-    }
-}
-
-/// Memory that somebody else mapped, readable and writable, and keeps mapped as long as this lives.
-#[derive(Clone, Debug)]
-pub struct Region {
-    /// Where it is in this process.
-    pub window: Window,
-    /// Keeps it mapped.
-    pub owner: Arc<dyn Owner>,
-}
-
-/// Whatever keeps a [`Region`] mapped.
-pub trait Owner: Send + Sync + Debug {}
-
-/// Memory of an engine that its server keeps and hands back: what several clients use lives until the last
-/// handle is dropped.
-#[derive(Clone)]
-pub struct MemoryHandle(Arc<dyn Any + Send + Sync>);
-
-impl MemoryHandle {
-    /// A handle of the engine's own object.
-    #[must_use]
-    pub fn new<T: Any + Send + Sync>(thing: Arc<T>) -> Self {
-        Self(thing)
-    }
-
-    /// The object, if it is of this type: one that another engine made is not.
-    #[must_use]
-    pub fn get<T: Any + Send + Sync>(&self) -> Option<Arc<T>> {
-        self.0.clone().downcast().ok()
-    }
-}
-
-impl Debug for MemoryHandle {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("MemoryHandle")
-    }
-}
-
-/// A client's part of the devices.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Share {
-    /// Active thread percentage, above 0 and up to 100: the part of the SMs that the client sees. For
-    /// engines that share out time it is the weight of its work against others', for those that give
-    /// out multiprocessors as many as it has at most.
-    pub percentage: f32,
-    /// CUDA_MPS_CLIENT_PRIORITY: 0 normal, 1 below normal.
-    pub priority: u32,
-    /// The client is held to its percentage, even if nobody else wants the rest, and that part is
-    /// kept free for it, even while it does nothing.
-    pub reserved: bool,
-}
-
-impl Default for Share {
-    /// All of the device, reserved from nobody.
-    fn default() -> Self {
-        Self {
-            percentage: 100.0,
-            priority: 0,
-            reserved: false,
-        }
-    }
-}
-
-impl Share {
-    /// A part of the device, of which nothing is reserved.
-    #[must_use]
-    pub fn of(percentage: f32) -> Self {
-        Self {
-            percentage,
-            ..Self::default()
-        }
-    }
-
-    /// A part of the device that is reserved.
-    #[must_use]
-    pub fn reserving(percentage: f32) -> Self {
-        Self {
-            reserved: true,
-            ..Self::of(percentage)
-        }
-    }
-}
-
-/// The part of the devices that all clients of a group have together. They share it by their own
-/// percentages.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct GroupShare {
-    /// Of which device, by its place among the engine's; `None` for each. Engines whose devices share
-    /// their processors take it as a part of these.
-    pub device: Option<u32>,
-    /// Above 0 and up to 100.
-    pub percentage: f32,
-    /// As [`Share::reserved`], for the group.
-    pub reserved: bool,
-}
-
-impl GroupShare {
-    /// Whether it is a part of this device.
-    #[must_use]
-    pub fn is_of(&self, device: usize) -> bool {
-        self.device.is_none_or(|of| of as usize == device)
-    }
-}
-
-/// What a device did in a [`Span`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Activity {
-    /// It ran kernels.
-    Kernel,
-    /// It copied or filled memory.
-    Copy,
-}
-
-/// Time in which a device worked for a client.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Span {
-    /// For which of its operations.
-    pub at: At,
-    /// The device's ordinal.
-    pub device: u32,
-    /// What it did.
-    pub activity: Activity,
-    /// When it began, in nanoseconds of CLOCK_MONOTONIC.
-    pub began: u64,
-    /// When it ended, on the same clock.
-    pub ended: u64,
-    /// Multiprocessors that it took, where that is known.
-    pub multiprocessors: Option<u32>,
-}
-
-/// Is told how a client's work goes. Called from the engine's threads and from within calls of
-/// [`Client`]'s methods, so it must not call back into the engine, and must not block.
-pub trait Observer: Send + Sync + Debug {
-    /// All work of the stream up to and including `at` is done. Positions of a stream come in order,
-    /// each one exactly once; `Err` says that this one failed or was not run.
-    fn completed(&self, at: At, result: Result<(), CUresult>);
-
-    /// The stream's work is expected to end in a moment: wake whoever sleeps until then, so that the end finds
-    /// it awake.
-    fn pre_wake(&self, stream: u32) {
-        let _ = stream;
-    }
-
-    /// A device has worked for the client. An operation that takes several time slices, or several multiprocessors, is
-    /// told of in as many spans, which may overlap; about the time of its completion all of them were told.
-    ///
-    /// Where an engine cannot tell when each of several operations ended, since it saw them all ended at once, it tells of one
-    /// span, as what the last of them is; or if the observer [wants](Self::wants_each_span) it of each of them, with
-    /// the time divided by how long each is expected to take.
-    fn ran(&self, span: &Span) {
-        let _ = span;
-    }
-
-    /// A device has worked for several of a stream's operations, in their order.
-    fn ran_each(&self, spans: &[Span]) {
-        for span in spans {
-            self.ran(span);
-        }
-    }
-
-    /// Whether it wants a span for each operation.
-    fn wants_each_span(&self) -> bool {
-        false
-    }
-
-    /// The operation was held back for so many nanoseconds until now. Where [others](HoldReason::is_others) are why, the
-    /// client had kernels that could have run all that time, and nothing of the device was given to any of them.
-    fn held(&self, at: At, device: u32, why: HoldReason, nanoseconds: u64) {
-        let _ = (at, device, why, nanoseconds);
-    }
-
-    /// Kernels of the client took so many nanoseconds longer, until now, than they are known to take, while other clients had
-    /// work in the device: an estimate, of engines whose device does not tell who waits.
-    fn slowed(&self, device: u32, nanoseconds: u64) {
-        let _ = (device, nanoseconds);
-    }
-
-    /// A timed event was passed at this time (CLOCK_MONOTONIC, or the device's own clock; the same
-    /// clock for all events of a device). Comes before the event's `completed`.
-    fn event_time(&self, event: u32, nanoseconds: u64);
-
-    /// Kernels of the client have printed, and [`Client::output_take`] gives the text. Comes before the
-    /// completion of what printed.
-    fn wrote(&self);
-
-    /// The client's context is dead: every later operation in it gives `code`. `text` says what
-    /// happened, for the log.
-    fn fault(&self, context: u32, code: CUresult, text: &str);
-
-    /// Memory for a module's variables, within the client's quota: in its window of the context's
-    /// device, or for managed variables in the host window. It is freed by the caller of
-    /// `module_load` when the module goes.
-    ///
-    /// # Errors
-    /// CUDA_ERROR_OUT_OF_MEMORY.
-    fn allocate(&self, context: u32, bytes: u64, managed: bool) -> Result<Window, CUresult>;
 }
 
 /// What a [poll](Client::poll) of a client's work shows.
@@ -560,56 +313,3 @@ macro_rules! client_trait {
 }
 
 protocol::for_each_operation!(client_trait);
-
-#[cfg(test)]
-mod tests {
-    use super::Granularity;
-
-    /// As measured on an H200 (132 multiprocessors), and as reported for a device of 188 and a T4.
-    #[test]
-    fn percentages_grant_multiprocessors_as_measured() {
-        let hopper = Granularity {
-            step: 2,
-            least: 8,
-            ..Granularity::default()
-        };
-        for (percentage, granted) in [
-            (1.0, 8),
-            (5.0, 8),
-            (10.0, 12),
-            (25.0, 32),
-            (33.0, 42),
-            (33.3, 42),
-            (50.0, 66),
-            (66.0, 86),
-            (75.0, 98),
-            (90.0, 118),
-            (100.0, 132),
-        ] {
-            assert_eq!(hopper.granted(132, percentage), granted, "{percentage} %");
-        }
-        for (percentage, granted) in [(10.0, 18), (25.0, 46), (75.0, 140)] {
-            assert_eq!(hopper.granted(188, percentage), granted, "{percentage} %");
-        }
-        let older = Granularity {
-            step: 2,
-            least: 2,
-            ..Granularity::default()
-        };
-        assert_eq!(older.granted(40, 10.0), 4);
-        let single = Granularity::default();
-        assert_eq!(single.granted(3, 50.0), 1);
-        assert_eq!(single.granted(3, 1.0), 1);
-        assert_eq!(hopper.granted(4, 50.0), 4, "no more than there are");
-        assert_eq!(hopper.granted(133, 100.0), 133);
-        let grouped = Granularity {
-            step: 8,
-            least: 8,
-            most: 120,
-        };
-        for (percentage, granted) in [(1.0, 8), (33.0, 40), (91.0, 120), (99.0, 120), (100.0, 132)]
-        {
-            assert_eq!(grouped.granted(132, percentage), granted, "{percentage} %");
-        }
-    }
-}

@@ -3,6 +3,8 @@
 //! Owns the tables of contexts, streams, modules, arrays and the like. Called by the session, one operation at a
 //! time. Must not know other clients, nor how the driver is called.
 
+mod arrays;
+mod contexts;
 mod images;
 mod objects;
 mod teardown;
@@ -18,7 +20,6 @@ use protocol::operations::{
     self, At, CONTEXT_SLOTS, OUTPUT_NONE, OUTPUT_PIECE, STREAM_NON_BLOCKING, STREAM_SLOTS,
 };
 use protocol::tensor_maps;
-use protocol::textures::Spec;
 
 use crate::code::image::Image;
 use crate::code::module::Module;
@@ -29,7 +30,7 @@ use crate::memory::physical_mappings::Physical;
 use crate::memory::shared_block::SharedBlock;
 use crate::memory::tensor_map;
 use crate::partition::allocator::SmClaim;
-use crate::submit::array::{self, Array, Texture};
+use crate::submit::array::{Array, Texture};
 use crate::submit::client_streams::ClientStreams;
 use crate::submit::command::Work;
 use crate::submit::copy::{plan_copy, plan_fill, plan_write};
@@ -249,35 +250,7 @@ impl Client for NvidiaClient {
         request: &operations::ContextCreate,
         _data: &[u8],
     ) -> Result<(), CUresult> {
-        let device = self
-            .shared
-            .devices
-            .get(request.device as usize)
-            .ok_or(CUresult::ERROR_INVALID_DEVICE)?;
-        device.check()?;
-        let id = request.context;
-        if id >= CONTEXT_SLOTS || self.contexts.contains_key(&id) {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
-        let observer = Arc::clone(&self.client_streams.observer);
-        let device = Arc::clone(device);
-        let context = Arc::new(Context::new(
-            id,
-            device,
-            (request.share, request.flags),
-            observer,
-        ));
-        self.claim.add(&context)?;
-        self.client_streams.add_context(Arc::clone(&context));
-        // The legacy stream comes with its context.
-        let added = self.add_stream(id, 0, Arc::clone(&context));
-        if added.is_err() {
-            self.client_streams.remove_context(&context);
-            self.claim.remove(&context);
-            return added;
-        }
-        self.contexts.insert(id, context);
-        Ok(())
+        self.create_context(request)
     }
 
     fn context_destroy(
@@ -285,33 +258,7 @@ impl Client for NvidiaClient {
         request: &operations::ContextDestroy,
         _data: &[u8],
     ) -> Result<(), CUresult> {
-        let context = self
-            .contexts
-            .remove(&request.context)
-            .ok_or(CUresult::ERROR_INVALID_CONTEXT)?;
-        // What the driver has runs to its end; what waits fails.
-        context.destroy();
-        self.client_streams.remove_context(&context);
-        self.claim.remove(&context);
-        for stream in self.streams.values() {
-            if Arc::ptr_eq(stream.context(), &context) {
-                stream.end();
-            }
-        }
-        let of_context = |module: &Arc<Module>| Arc::ptr_eq(module.context(), &context);
-        let gone: Vec<_> = self
-            .modules
-            .extract_if(|_, module| of_context(module))
-            .collect();
-        for (_, module) in gone {
-            self.forget(module);
-        }
-        self.runs.refuse(|run| run.modules().iter().any(of_context));
-        self.textures
-            .retain(|_, texture| !Arc::ptr_eq(texture.context(), &context));
-        self.arrays
-            .retain(|_, array| !Arc::ptr_eq(array.context(), &context));
-        Ok(())
+        self.destroy_context(request.context)
     }
 
     fn stream_create(
@@ -503,15 +450,7 @@ impl Client for NvidiaClient {
         _data: &[u8],
         _reply: &mut Vec<u8>,
     ) -> Result<operations::ArrayCreateReply, CUresult> {
-        let context = Arc::clone(self.context(request.context)?);
-        context.check()?;
-        if self.arrays.contains_key(&request.array) || self.arrays.len() >= MOST_OBJECTS {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
-        let array = Array::new(&context, request)?;
-        let bytes = array.bytes();
-        self.arrays.insert(request.array, Arc::new(array));
-        Ok(operations::ArrayCreateReply { bytes })
+        self.create_array(request)
     }
 
     fn array_destroy(
@@ -519,11 +458,7 @@ impl Client for NvidiaClient {
         request: &operations::ArrayDestroy,
         _data: &[u8],
     ) -> Result<(), CUresult> {
-        let array = self.arrays.remove(&request.array);
-        let array = array.ok_or(CUresult::ERROR_INVALID_HANDLE)?;
-        // Its memory is free from here on, so nothing may keep it but copies that wait.
-        self.textures.retain(|_, texture| !texture.is_of(&array));
-        Ok(())
+        self.destroy_array(request.array)
     }
 
     fn array_copy(
@@ -532,16 +467,7 @@ impl Client for NvidiaClient {
         request: &operations::ArrayCopy,
         _data: &[u8],
     ) -> Result<(), CUresult> {
-        let on = self.device_of(at)?;
-        let arrays = &self.arrays;
-        let find = |array: u64| {
-            arrays
-                .get(&array)
-                .cloned()
-                .ok_or(CUresult::ERROR_INVALID_HANDLE)
-        };
-        let planned = array::plan(&mut self.memory, on, request, find);
-        self.post(at, planned.map(Work::steps))
+        self.copy_array(at, request)
     }
 
     fn texture_create(
@@ -550,26 +476,7 @@ impl Client for NvidiaClient {
         data: &[u8],
         _reply: &mut Vec<u8>,
     ) -> Result<operations::TextureCreateReply, CUresult> {
-        let spec = Spec::decode(data)?;
-        let context = Arc::clone(self.context(request.context)?);
-        context.check()?;
-        if self.textures.len() >= MOST_OBJECTS {
-            return Err(CUresult::ERROR_OUT_OF_MEMORY);
-        }
-        let arrays = &self.arrays;
-        let find = |array: u64| {
-            arrays
-                .get(&array)
-                .filter(|array| Arc::ptr_eq(array.context().device(), context.device()))
-                .cloned()
-                .ok_or(CUresult::ERROR_INVALID_HANDLE)
-        };
-        let surface = request.surface != 0;
-        let texture = Texture::new(&context, &mut self.memory, &spec, surface, find)?;
-        let object = texture.object();
-        self.textures
-            .insert((request.context, surface, object), texture);
-        Ok(operations::TextureCreateReply { object })
+        self.create_texture(request, data)
     }
 
     fn tensor_map_encode(

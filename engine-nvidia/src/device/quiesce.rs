@@ -30,16 +30,18 @@ use parking_lot::{Mutex, MutexGuard};
 use std::fmt::{Debug, Formatter};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
-use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
 use cuda_abi::CUresult;
-use engine::clock;
 
-use crate::device::quiesce::load_budget::LoadBudget;
 use crate::device::waker::Waker;
 
+mod closing;
 mod load_budget;
+mod running;
+
+use closing::{ClosingState, Drained, Exempt, Pause};
+pub(crate) use running::Running;
 
 /// How long the gate is closed for all while something runs.
 pub(crate) const PATIENCE: Duration = Duration::from_millis(20);
@@ -61,99 +63,12 @@ const RECENT: u64 = 4_000_000;
 /// How long what a client that has gone had running may take to its end, unless something else is set.
 const GRACE: Duration = Duration::from_secs(30);
 
-/// Operations of one context that the driver has and that are not known to be done. Apart from others' in
-/// memory, since every launch counts.
-#[derive(Debug, Default)]
-#[repr(align(128))]
-pub(crate) struct Running {
-    operations: AtomicUsize,
-    /// The gate is closed for it.
-    held: AtomicBool,
-    /// The gate is open for it, though it may be closed for others.
-    exempt: AtomicBool,
-    /// When the longest of its operations of which that is known is over at the latest: nanoseconds of CLOCK_MONOTONIC.
-    long_until: AtomicU64,
-    /// The thread that does what its client asks for.
-    thread: Option<ThreadId>,
-    /// Since when the client is gone.
-    gone: OnceLock<Instant>,
-    /// It had operations when they were counted last.
-    was_counted: AtomicBool,
-}
-
 /// What waits for an idle device.
 #[derive(Default)]
 struct Retired {
     calls: Vec<Box<dyn FnOnce() + Send>>,
     /// Bytes of memory that the calls give back.
     bytes: u64,
-}
-
-/// A time in which nothing runs.
-#[derive(Clone, Copy, Debug)]
-struct Pause {
-    since: Instant,
-    /// Something gave way to it.
-    disturbs: bool,
-}
-
-/// What came of closing the gate.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Drained {
-    NothingRan,
-    /// What ran gave way.
-    GaveWay,
-    /// It was opened again, since who would load has made others wait for too long lately.
-    OverBudget,
-}
-
-impl Drained {
-    fn of(disturbs: bool) -> Self {
-        match disturbs {
-            true => Self::GaveWay,
-            false => Self::NothingRan,
-        }
-    }
-}
-
-/// What who closes the gate has of those before.
-#[derive(Debug, Default)]
-struct ClosingState {
-    /// The gate is still closed, and nothing runs.
-    closed: Option<Pause>,
-    /// Those that are held.
-    held: Vec<Arc<Running>>,
-    budget: LoadBudget,
-}
-
-impl ClosingState {
-    fn hold(&mut self, more: Vec<Arc<Running>>) {
-        for running in &more {
-            running.held.store(true, Ordering::SeqCst);
-        }
-        self.held.extend(more);
-    }
-
-    fn holds(&self, other: &Arc<Running>) -> bool {
-        self.held.iter().any(|held| Arc::ptr_eq(held, other))
-    }
-
-    fn let_go(&mut self) {
-        for running in self.held.drain(..) {
-            running.held.store(false, Ordering::SeqCst);
-        }
-    }
-
-    fn held_run(&self) -> bool {
-        self.held.iter().any(|running| running.runs())
-    }
-
-    /// For how long what the held contexts have running is known to take, at most.
-    fn held_for(&self) -> Duration {
-        let running = self.held.iter().filter(|running| running.runs());
-        let longest = running.map(|running| running.known_to_run());
-        longest.max().unwrap_or_default()
-    }
 }
 
 /// A device's gate.
@@ -211,10 +126,7 @@ impl QuiesceGate {
 
     /// The counter of one more context, whose client's thread this is.
     pub(crate) fn join(&self) -> Arc<Running> {
-        let running = Arc::new(Running {
-            thread: Some(std::thread::current().id()),
-            ..Running::default()
-        });
+        let running = Arc::new(Running::of_this_thread());
         let mut clients = self.clients.lock();
         clients.retain(|client| client.strong_count() > 0);
         clients.push(Arc::downgrade(&running));
@@ -514,31 +426,6 @@ impl QuiesceGate {
     }
 }
 
-/// Contexts to which the gate is open until this is dropped.
-struct Exempt(Vec<Arc<Running>>);
-
-impl Exempt {
-    fn set(&self, exempt: bool) {
-        for running in &self.0 {
-            running.exempt.store(exempt, Ordering::SeqCst);
-        }
-    }
-
-    fn has(&self, other: &Arc<Running>) -> bool {
-        self.0.iter().any(|running| Arc::ptr_eq(running, other))
-    }
-
-    fn run(&self) -> bool {
-        self.0.iter().any(|running| running.runs())
-    }
-}
-
-impl Drop for Exempt {
-    fn drop(&mut self) {
-        self.set(false);
-    }
-}
-
 /// The gate while it is closed and nothing runs. Opens it when dropped, or leaves it closed to who waits for that.
 struct Closed<'a> {
     gate: &'a QuiesceGate,
@@ -564,35 +451,6 @@ impl Drop for Closed<'_> {
         }
         self.turn.let_go();
         self.gate.open();
-    }
-}
-
-impl Running {
-    /// An operation that was let through is done.
-    pub(crate) fn leave(&self) {
-        self.operations.fetch_sub(1, Ordering::SeqCst);
-    }
-
-    /// The client has gone: what runs is all that there will be.
-    pub(crate) fn go(&self) {
-        // Only the first time counts.
-        let _ = self.gone.set(Instant::now());
-    }
-
-    /// An operation of its that was let through is known to take so long at most.
-    pub(crate) fn expect(&self, takes: Duration) {
-        let until = clock::now() + u64::try_from(takes.as_nanos()).unwrap_or(u64::MAX);
-        self.long_until.fetch_max(until, Ordering::Relaxed);
-    }
-
-    /// For how long its operations are known to run from now on, at most; nothing where that is not known.
-    fn known_to_run(&self) -> Duration {
-        let until = self.long_until.load(Ordering::Relaxed);
-        Duration::from_nanos(until.saturating_sub(clock::now()))
-    }
-
-    fn runs(&self) -> bool {
-        self.operations.load(Ordering::SeqCst) != 0
     }
 }
 

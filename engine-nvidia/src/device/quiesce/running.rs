@@ -1,0 +1,67 @@
+//! What a context has running: operations that the driver has and that are not known to be done.
+//!
+//! Counted by streams, read by the gate. Must not know why the gate closes.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::thread::ThreadId;
+use std::time::{Duration, Instant};
+
+use engine::clock;
+
+/// Operations of one context that the driver has and that are not known to be done. Apart from others' in
+/// memory, since every launch counts.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub(crate) struct Running {
+    pub(super) operations: AtomicUsize,
+    /// The gate is closed for it.
+    pub(super) held: AtomicBool,
+    /// The gate is open for it, though it may be closed for others.
+    pub(super) exempt: AtomicBool,
+    /// When the longest of its operations of which that is known is over at the latest: nanoseconds of CLOCK_MONOTONIC.
+    long_until: AtomicU64,
+    /// The thread that does what its client asks for.
+    pub(super) thread: Option<ThreadId>,
+    /// Since when the client is gone.
+    pub(super) gone: OnceLock<Instant>,
+    /// It had operations when they were counted last.
+    pub(super) was_counted: AtomicBool,
+}
+
+impl Running {
+    /// Of a context whose client this thread works for.
+    pub(super) fn of_this_thread() -> Self {
+        Self {
+            thread: Some(std::thread::current().id()),
+            ..Self::default()
+        }
+    }
+
+    /// An operation that was let through is done.
+    pub(crate) fn leave(&self) {
+        self.operations.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// The client has gone: what runs is all that there will be.
+    pub(crate) fn go(&self) {
+        // Only the first time counts.
+        let _ = self.gone.set(Instant::now());
+    }
+
+    /// An operation of its that was let through is known to take so long at most.
+    pub(crate) fn expect(&self, takes: Duration) {
+        let until = clock::now() + u64::try_from(takes.as_nanos()).unwrap_or(u64::MAX);
+        self.long_until.fetch_max(until, Ordering::Relaxed);
+    }
+
+    /// For how long its operations are known to run from now on, at most; nothing where that is not known.
+    pub(super) fn known_to_run(&self) -> Duration {
+        let until = self.long_until.load(Ordering::Relaxed);
+        Duration::from_nanos(until.saturating_sub(clock::now()))
+    }
+
+    pub(super) fn runs(&self) -> bool {
+        self.operations.load(Ordering::SeqCst) != 0
+    }
+}

@@ -1,0 +1,61 @@
+//! How memory is named between a server and its engine: windows of addresses, mapped regions and handles.
+//!
+//! Passed through [`Client`](crate::Client)'s methods. Must not know what the memory is for.
+
+use std::any::Any;
+use std::fmt::Debug;
+use std::sync::Arc;
+
+/// A range of addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Window {
+    /// The first address.
+    pub base: u64,
+    /// Bytes.
+    pub bytes: u64,
+}
+
+impl Window {
+    /// Whether `bytes` bytes from `address` lie in this window.
+    #[must_use]
+    pub const fn contains(&self, address: u64, bytes: u64) -> bool {
+        address >= self.base && bytes <= self.bytes && address - self.base <= self.bytes - bytes
+    }
+}
+
+/// Memory that somebody else mapped, readable and writable, and keeps mapped as long as this lives.
+#[derive(Clone, Debug)]
+pub struct Region {
+    /// Where it is in this process.
+    pub window: Window,
+    /// Keeps it mapped.
+    pub owner: Arc<dyn Owner>,
+}
+
+/// Whatever keeps a [`Region`] mapped.
+pub trait Owner: Send + Sync + Debug {}
+
+/// Memory of an engine that its server keeps and hands back: what several clients use lives until the last
+/// handle is dropped.
+#[derive(Clone)]
+pub struct MemoryHandle(Arc<dyn Any + Send + Sync>);
+
+impl MemoryHandle {
+    /// A handle of the engine's own object.
+    #[must_use]
+    pub fn new<T: Any + Send + Sync>(thing: Arc<T>) -> Self {
+        Self(thing)
+    }
+
+    /// The object, if it is of this type: one that another engine made is not.
+    #[must_use]
+    pub fn get<T: Any + Send + Sync>(&self) -> Option<Arc<T>> {
+        self.0.clone().downcast().ok()
+    }
+}
+
+impl Debug for MemoryHandle {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("MemoryHandle")
+    }
+}

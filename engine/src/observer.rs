@@ -1,0 +1,104 @@
+//! What an engine reports of a client's work: completions, faults, and time that devices worked for it or did not.
+//!
+//! Servers implement [`Observer`], engines call it. Must not know what becomes of a report.
+
+use std::fmt::Debug;
+
+use cuda_abi::CUresult;
+use protocol::operations::{At, HoldReason};
+
+use crate::Window;
+
+/// What a device did in a [`Span`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Activity {
+    /// It ran kernels.
+    Kernel,
+    /// It copied or filled memory.
+    Copy,
+}
+
+/// Time in which a device worked for a client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Span {
+    /// For which of its operations.
+    pub at: At,
+    /// The device's ordinal.
+    pub device: u32,
+    /// What it did.
+    pub activity: Activity,
+    /// When it began, in nanoseconds of CLOCK_MONOTONIC.
+    pub began: u64,
+    /// When it ended, on the same clock.
+    pub ended: u64,
+    /// Multiprocessors that it took, where that is known.
+    pub multiprocessors: Option<u32>,
+}
+
+/// Is told how a client's work goes. Called from the engine's threads and from within calls of
+/// [`Client`](crate::Client)'s methods, so it must not call back into the engine, and must not block.
+pub trait Observer: Send + Sync + Debug {
+    /// All work of the stream up to and including `at` is done. Positions of a stream come in order,
+    /// each one exactly once; `Err` says that this one failed or was not run.
+    fn completed(&self, at: At, result: Result<(), CUresult>);
+
+    /// The stream's work is expected to end in a moment: wake whoever sleeps until then, so that the end finds
+    /// it awake.
+    fn pre_wake(&self, stream: u32) {
+        let _ = stream;
+    }
+
+    /// A device has worked for the client. An operation that takes several time slices, or several multiprocessors, is
+    /// told of in as many spans, which may overlap; about the time of its completion all of them were told.
+    ///
+    /// Where an engine cannot tell when each of several operations ended, since it saw them all ended at once, it tells of one
+    /// span, as what the last of them is; or if the observer [wants](Self::wants_each_span) it of each of them, with
+    /// the time divided by how long each is expected to take.
+    fn ran(&self, span: &Span) {
+        let _ = span;
+    }
+
+    /// A device has worked for several of a stream's operations, in their order.
+    fn ran_each(&self, spans: &[Span]) {
+        for span in spans {
+            self.ran(span);
+        }
+    }
+
+    /// Whether it wants a span for each operation.
+    fn wants_each_span(&self) -> bool {
+        false
+    }
+
+    /// The operation was held back for so many nanoseconds until now. Where [others](HoldReason::is_others) are why, the
+    /// client had kernels that could have run all that time, and nothing of the device was given to any of them.
+    fn held(&self, at: At, device: u32, why: HoldReason, nanoseconds: u64) {
+        let _ = (at, device, why, nanoseconds);
+    }
+
+    /// Kernels of the client took so many nanoseconds longer, until now, than they are known to take, while other clients had
+    /// work in the device: an estimate, of engines whose device does not tell who waits.
+    fn slowed(&self, device: u32, nanoseconds: u64) {
+        let _ = (device, nanoseconds);
+    }
+
+    /// A timed event was passed at this time (CLOCK_MONOTONIC, or the device's own clock; the same
+    /// clock for all events of a device). Comes before the event's `completed`.
+    fn event_time(&self, event: u32, nanoseconds: u64);
+
+    /// Kernels of the client have printed, and [`Client::output_take`](crate::Client::output_take) gives the text. Comes before the
+    /// completion of what printed.
+    fn wrote(&self);
+
+    /// The client's context is dead: every later operation in it gives `code`. `text` says what
+    /// happened, for the log.
+    fn fault(&self, context: u32, code: CUresult, text: &str);
+
+    /// Memory for a module's variables, within the client's quota: in its window of the context's
+    /// device, or for managed variables in the host window. It is freed by the caller of
+    /// `module_load` when the module goes.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_OUT_OF_MEMORY.
+    fn allocate(&self, context: u32, bytes: u64, managed: bool) -> Result<Window, CUresult>;
+}
