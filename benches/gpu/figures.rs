@@ -390,7 +390,7 @@ fn half(peer: &Peer) -> Vec<(String, f64)> {
         let mut client = peer.client("nbody");
         client.env("CUDA_MPS_PIPE_DIRECTORY", group);
         rows.push(("reserved, beside 3".into(), rate(client, 3)));
-        peer.give_back();
+        peer.stop_daemon();
     }
     rows
 }

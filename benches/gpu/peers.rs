@@ -112,7 +112,7 @@ impl Peer {
     }
 
     /// Ends what was reserved.
-    pub fn give_back(&self) {
+    pub fn stop_daemon(&self) {
         // Once its last client is known to be gone.
         let until = Instant::now() + Duration::from_secs(5);
         while self.control("group remove half").is_none() && Instant::now() < until {

@@ -99,7 +99,7 @@ impl Apart {
 
 impl Taker {
     /// Copies out the record that is next in the shared order, if it is there.
-    pub fn take(&mut self, from: &Apart) -> bool {
+    pub fn pop(&mut self, from: &Apart) -> bool {
         for (ring, (taken, produced)) in from.rings.iter().zip(&mut self.cursors) {
             if produced == taken {
                 *produced = ring.produced.0.load(Ordering::Acquire);

@@ -180,7 +180,7 @@ fn sequence(threads: u32, busy: bool) -> Spread {
         threads,
         busy,
         rings.taker(),
-        |taker| taker.take(&rings),
+        |taker| taker.pop(&rings),
         |thread, _| {
             rings.post(thread as usize, &request, &parameters);
         },

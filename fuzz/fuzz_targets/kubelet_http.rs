@@ -19,7 +19,7 @@ fn mended(bytes: &[u8], piece: usize) -> Vec<u8> {
         }
     };
     for piece in bytes.chunks(piece) {
-        mender.take(piece);
+        mender.push(piece);
         give(&mut mender);
     }
     mender.end();

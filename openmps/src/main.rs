@@ -289,7 +289,7 @@ fn control(arguments: Vec<OsString>) -> ExitCode {
         drives_hardware: engines::may_drive_hardware,
     };
     let mut arguments = texts(&arguments);
-    match page::take_option(&mut arguments) {
+    match page::remove_option(&mut arguments) {
         Ok(Some(address)) => page::with_page(&address, |page| {
             // Before a command, whose words are its own.
             arguments.insert(0, format!("{}{page}", control::PAGE_PROCESS));

@@ -212,7 +212,7 @@ impl Daemon {
     }
 
     /// What the daemon prints for a command, which it is to carry out.
-    pub fn told(&self, arguments: &[&str]) -> String {
+    pub fn control_output(&self, arguments: &[&str]) -> String {
         let output = self.control(arguments);
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         assert!(output.status.success(), "{arguments:?}: {text}");

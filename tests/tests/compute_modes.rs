@@ -110,7 +110,7 @@ impl Cards {
 }
 
 fn quit(daemon: &mut Daemon) {
-    daemon.told(&["quit"]);
+    daemon.control_output(&["quit"]);
     daemon.wait();
 }
 
@@ -173,13 +173,13 @@ fn nothing_is_set_without_being_told() {
     };
     start(&[TOLD]);
     assert_eq!(cards.modes(), [EXCLUSIVE; 2]);
-    daemon.told(&["quit"]);
+    daemon.control_output(&["quit"]);
     assert_eq!(cards.modes(), [PROHIBITED, DEFAULT]);
     // A mode that a card has already is not set.
     cards.set(1, EXCLUSIVE);
     let before = cards.calls("nvmlDeviceSetComputeMode").len();
     start(&[TOLD]);
-    daemon.told(&["quit"]);
+    daemon.control_output(&["quit"]);
     let after = cards.calls("nvmlDeviceSetComputeMode");
     assert_eq!(after[before..], ["0 3", "0 2"]);
 }

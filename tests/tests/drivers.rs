@@ -261,9 +261,9 @@ fn multiprocessors_of_a_card_are_reserved() {
             "--reserved",
         ]
     };
-    daemon.told(&group("half", "50"));
+    daemon.control_output(&group("half", "50"));
     refused(&group("more", "60"), full);
-    daemon.told(&group("quarter", "25"));
+    daemon.control_output(&group("quarter", "25"));
     refused(
         &["limit", "set", "--group", "quarter", "--percentage", "51"],
         full,
@@ -279,8 +279,8 @@ fn multiprocessors_of_a_card_are_reserved() {
     assert_eq!(told(member), "device 480\nok\n");
     assert_eq!(told(daemon.probe(&["contexts"])), "device 296\nok\n");
     eventually("it has gone", || daemon.clients().is_empty());
-    daemon.told(&["group", "remove", "half"]);
-    daemon.told(&["limit", "set", "--group", "quarter", "--percentage", "75"]);
+    daemon.control_output(&["group", "remove", "half"]);
+    daemon.control_output(&["limit", "set", "--group", "quarter", "--percentage", "75"]);
     drop(daemon);
 
     let folder = tempfile::tempdir().unwrap();
@@ -311,7 +311,7 @@ fn a_card_is_partitioned_by_its_groups() {
         "{nowhere:?}"
     );
     let counts = |line: usize| {
-        let list = daemon.told(&["lspart"]);
+        let list = daemon.control_output(&["lspart"]);
         let fields = list.lines().nth(line).unwrap_or_default();
         fields
             .split_whitespace()
@@ -320,7 +320,7 @@ fn a_card_is_partitioned_by_its_groups() {
             .collect::<Vec<_>>()
     };
     assert_eq!(counts(2), ["8", "0", "1016", "0"]);
-    let made = daemon.told(&["sm_partition", "add", "GPU-00010203", "6"]);
+    let made = daemon.control_output(&["sm_partition", "add", "GPU-00010203", "6"]);
     let name = made.split_whitespace().nth(1).unwrap_or_default();
     assert!(name.ends_with("/1"), "{made}");
     assert_eq!(counts(2), ["2", "6", "296", "720"]);

@@ -48,7 +48,7 @@ impl Talker {
 
 /// Bytes of the device that a group has taken.
 fn used(daemon: &Daemon, group: &str) -> u64 {
-    let text = daemon.told(&["group", "show", group, "--json"]);
+    let text = daemon.control_output(&["group", "show", group, "--json"]);
     let (_, rest) = text.split_once("\"used\":").unwrap();
     let digits = rest.split(|c: char| !c.is_ascii_digit()).next().unwrap();
     digits.parse().unwrap()
@@ -57,7 +57,7 @@ fn used(daemon: &Daemon, group: &str) -> u64 {
 #[test]
 fn every_way_to_memory_obeys_a_groups_quota() {
     let daemon = Daemon::start();
-    daemon.told(&["group", "add", "a", "--memory", "0=64M"]);
+    daemon.control_output(&["group", "add", "a", "--memory", "0=64M"]);
     let mut quota = in_group(&daemon, "a", &["quota"]);
     assert_eq!(succeed(&mut quota), "ok\n");
     eventually("all of it is back", || used(&daemon, "a") == 0);
@@ -66,7 +66,7 @@ fn every_way_to_memory_obeys_a_groups_quota() {
 #[test]
 fn memory_that_outlives_its_owner_still_counts_for_the_group() {
     let daemon = Daemon::start();
-    daemon.told(&["group", "add", "a", "--memory", "0=64M"]);
+    daemon.control_output(&["group", "add", "a", "--memory", "0=64M"]);
     let mut owner = Talker::new(in_group(&daemon, "a", &["offer"]));
     let offered = owner.hear();
     owner.hear();
@@ -97,13 +97,13 @@ fn a_running_programs_share_changes_at_once() {
     let client = daemon.clients()[0].to_string();
     let set = |words: &[&str]| {
         let words = [&["limit", "set", "--client", &client], words].concat();
-        daemon.told(&words)
+        daemon.control_output(&words)
     };
     assert!(set(&["--percentage", "25"]).contains("25.0 %"));
     assert!(set(&["--reserved"]).contains("25.0 %, reserved"));
     assert_eq!(program.ask("write"), "written", "and it goes on");
     assert!(set(&["--no-reserved", "--priority", "1"]).contains("priority 1"));
-    daemon.told(&["group", "add", "a", "--percentage", "50", "--reserved"]);
+    daemon.control_output(&["group", "add", "a", "--percentage", "50", "--reserved"]);
     let refused = daemon.control(&["group", "add", "b", "--percentage", "60", "--reserved"]);
     assert!(!refused.status.success(), "more than there is");
     program.end();
@@ -112,11 +112,11 @@ fn a_running_programs_share_changes_at_once() {
 #[test]
 fn programs_run_in_the_partition_that_they_name() {
     let daemon = Daemon::start_as(&["-S"], &[]);
-    let devices = daemon.told(&["lspart"]);
+    let devices = daemon.control_output(&["lspart"]);
     let row = devices.lines().nth(2).unwrap();
     let fields: Vec<&str> = row.split_whitespace().collect();
     let (gpu, chunks) = (fields[0], fields[1].parse::<u32>().unwrap());
-    let made = daemon.told(&["sm_partition", "add", gpu, "1"]);
+    let made = daemon.control_output(&["sm_partition", "add", gpu, "1"]);
     assert!(
         made.starts_with("Partition GPU-") && made.ends_with("/1 created\n"),
         "{made}"

@@ -120,7 +120,7 @@ fn without_a_server_there_are_devices_and_nobody_starts_one() {
         text.starts_with(&format!("0 {0} 0 {0}\n", 64 * MIB)),
         "{text}"
     );
-    assert_eq!(daemon.told(&["get_server_list"]), "");
+    assert_eq!(daemon.control_output(&["get_server_list"]), "");
     // CUDA's choice among them is not this library's.
     let mut command = daemon.command(PROGRAM);
     let text = succeed(command.arg("show").env("CUDA_VISIBLE_DEVICES", "1"));
@@ -147,7 +147,7 @@ fn a_client_is_shown_its_own_budget_and_who_watches_the_sum() {
     assert_eq!(watched.used, first.used + second.used);
     // A change holds at once.
     let client = one.pid().to_string();
-    daemon.told(&["limit", "set", "--client", &client, "--memory", "0=20M"]);
+    daemon.control_output(&["limit", "set", "--client", &client, "--memory", "0=20M"]);
     assert_eq!(one.look().total, 20 * MIB);
 
     drop(two);
@@ -157,7 +157,7 @@ fn a_client_is_shown_its_own_budget_and_who_watches_the_sum() {
 #[test]
 fn a_group_is_shown_what_it_has_together_and_others_are_not() {
     let daemon = Daemon::start();
-    daemon.told(&["group", "add", "a", "--memory", "0=64M"]);
+    daemon.control_output(&["group", "add", "a", "--memory", "0=64M"]);
     let in_group = || {
         let mut command = daemon.command(PROGRAM);
         command.env("CUDA_MPS_PIPE_DIRECTORY", daemon.pipe().join("groups/a"));

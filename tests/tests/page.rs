@@ -268,7 +268,8 @@ fn changes_are_for_who_has_the_token() {
         let answer = page.change(&half, &lines);
         assert_eq!(answer.status, status, "{lines} {}", answer.body);
     }
-    let shown = || daemon.told(&["limit", "show", "--client", &worker.child.id().to_string()]);
+    let shown =
+        || daemon.control_output(&["limit", "show", "--client", &worker.child.id().to_string()]);
     assert!(shown().contains("compute: 100.0 %"), "{}", shown());
     let came = page.changed(&half);
     assert_eq!(came["done"], true, "{came}");
@@ -314,7 +315,7 @@ fn strangers_do_no_harm_and_a_daemon_that_is_gone_is_told() {
         }
     });
     drop(idle);
-    daemon.told(&["quit"]);
+    daemon.control_output(&["quit"]);
     eventually("the page says that there is no daemon", || {
         let now = page.json("/api/now");
         let error = now["error"].as_str().unwrap_or_default();

@@ -47,7 +47,7 @@ fn each_context_has_its_own_where_that_was_asked_for() {
 #[test]
 fn what_the_server_allows_is_not_exceeded() {
     let daemon = daemon(&[]);
-    daemon.told(&["set_default_active_thread_percentage", "50"]);
+    daemon.control_output(&["set_default_active_thread_percentage", "50"]);
     let said = contexts(&daemon, &[(EACH, "1")], &["80", "50", "25", "-"]);
     // A percentage is of the whole device, wherever it is given.
     assert_eq!(said, "device 4, 80 4 4, 50 4 4, 25 2 2, - 4 4, ok");
@@ -68,9 +68,9 @@ fn otherwise_a_process_keeps_the_one_that_it_started_with() {
 #[test]
 fn in_a_static_partition_they_count_for_nothing() {
     let daemon = daemon(&["-S"]);
-    let devices = daemon.told(&["device_query", "--csv"]);
+    let devices = daemon.control_output(&["device_query", "--csv"]);
     let uuid = devices.split(',').find(|word| word.starts_with("GPU-"));
-    let created = daemon.told(&["sm_partition", "add", uuid.unwrap(), "6"]);
+    let created = daemon.control_output(&["sm_partition", "add", uuid.unwrap(), "6"]);
     let partition = created.split(' ').nth(1).unwrap();
     let said = contexts(
         &daemon,

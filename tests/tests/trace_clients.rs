@@ -316,7 +316,7 @@ fn who_is_held_to_a_limit_is_drawn_so() {
     let mut worker = Worker::new(daemon.command(PROGRAM));
     let pid = worker.pid().to_string();
     let words = ["limit", "set", "--client", &pid];
-    daemon.told(&[&words[..], &["--percentage", "5", "--reserved"]].concat());
+    daemon.control_output(&[&words[..], &["--percentage", "5", "--reserved"]].concat());
     let recorder = Recorder::of(&daemon, &["--pid", &pid, "-o", file.to_str().unwrap()]);
     eventually("it is held back", || {
         worker.again();

@@ -145,7 +145,7 @@ fn variable_of(pid: u32, name: &str) -> Option<String> {
 
 /// What the daemon says of its underlay.
 fn underlay(daemon: &Daemon) -> Value {
-    serde_json::from_str(&daemon.told(&["underlay", "--json"])).unwrap()
+    serde_json::from_str(&daemon.control_output(&["underlay", "--json"])).unwrap()
 }
 
 fn text(output: &Output) -> String {
@@ -226,7 +226,7 @@ fn a_server_is_a_client_of_a_private_mps() {
         said.contains("NVIDIA's MPS runs beneath this server"),
         "{said}"
     );
-    let held = |what: &str| daemon.told(&[what]);
+    let held = |what: &str| daemon.control_output(&[what]);
     assert_eq!(
         held("get_default_active_thread_percentage"),
         "50.0\n",
@@ -241,7 +241,8 @@ fn a_server_is_a_client_of_a_private_mps() {
     assert_eq!(told["process"], started.pid);
     assert_eq!(told["version"], "13000");
     assert_eq!(told["servers"][0], server);
-    let list: Value = serde_json::from_str(&daemon.told(&["get_server_list", "--json"])).unwrap();
+    let list: Value =
+        serde_json::from_str(&daemon.control_output(&["get_server_list", "--json"])).unwrap();
     assert_eq!(list[0]["underlay"], true);
     let line = doctor(&daemon);
     assert!(
@@ -250,11 +251,11 @@ fn a_server_is_a_client_of_a_private_mps() {
     );
 
     // A second server is on the same.
-    daemon.told(&["shutdown_server", &server.to_string()]);
+    daemon.control_output(&["shutdown_server", &server.to_string()]);
     succeed(&mut daemon.probe(&["init"]));
     assert_eq!(machine.daemons().len(), 1);
 
-    daemon.told(&["quit"]);
+    daemon.control_output(&["quit"]);
     daemon.wait();
     assert!(
         machine.is_clean(),
@@ -323,7 +324,7 @@ fn where_it_cannot_be_had_servers_start_without_and_a_line_says_why() {
         );
         // What it left is gone before anybody quits.
         eventually("it is gone", || machine.is_clean());
-        daemon.told(&["quit"]);
+        daemon.control_output(&["quit"]);
         daemon.wait();
         daemon.restart();
     }
@@ -524,7 +525,7 @@ fn what_keeps_failing_is_left_alone() {
     let daemon = machine.daemon(&["--underlay=auto"], &[]);
     for _ in 0..5 {
         succeed(&mut daemon.probe(&["init"]));
-        daemon.told(&["shutdown_server", &daemon.server().to_string()]);
+        daemon.control_output(&["shutdown_server", &daemon.server().to_string()]);
     }
     assert_eq!(machine.daemons().len(), 3);
     let log = daemon.control_log();
@@ -581,7 +582,7 @@ fn a_killed_supervisor_is_noticed_and_replaced() {
         daemon.control_log().contains("its supervisor has ended")
     });
     assert_eq!(underlay(&daemon)["state"], "absent");
-    daemon.told(&["shutdown_server", &daemon.server().to_string(), "-f"]);
+    daemon.control_output(&["shutdown_server", &daemon.server().to_string(), "-f"]);
     succeed(&mut daemon.probe(&["init"]));
     assert_eq!(machine.daemons().len(), 2);
     assert_eq!(underlay(&daemon)["state"], "up");
@@ -618,7 +619,8 @@ fn a_user_whose_server_is_on_it_cannot_come_to_it() {
     as_ada(&mut program);
     succeed(&mut program);
 
-    let list: Value = serde_json::from_str(&daemon.told(&["get_server_list", "--json"])).unwrap();
+    let list: Value =
+        serde_json::from_str(&daemon.control_output(&["get_server_list", "--json"])).unwrap();
     let servers = list.as_array().unwrap();
     assert_eq!(servers.len(), 2, "{list}");
     assert!(

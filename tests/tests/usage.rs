@@ -397,7 +397,7 @@ fn metrics_are_served_to_many_and_strangers_do_no_harm() {
     }
     drop(idle);
     worker.end();
-    daemon.told(&["quit"]);
+    daemon.control_output(&["quit"]);
     eventually("the daemon is gone", || {
         asked(connect(), QUESTION).starts_with("HTTP/1.1 503 ")
     });

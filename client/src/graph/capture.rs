@@ -47,7 +47,7 @@ pub(crate) struct Capture {
     /// The graph that it fills.
     graph: u64,
     /// Whether the graph was there before.
-    given: bool,
+    into_programs_graph: bool,
     state: Mutex<CaptureState>,
 }
 
@@ -191,7 +191,7 @@ impl Captures {
         if target.slot == target.current.slot() {
             return Err(CUresult::ERROR_STREAM_CAPTURE_UNSUPPORTED);
         }
-        let given = into.is_some();
+        let into_programs_graph = into.is_some();
         let (graph, frontier) = into.unwrap_or_default();
         let mut own = target.stream.capture();
         if own.is_some() {
@@ -205,11 +205,11 @@ impl Captures {
             context: target.stream.context(),
             slot: target.current.slot(),
             origin: target.key().ok_or(CUresult::ERROR_INVALID_HANDLE)?,
-            graph: match given {
+            graph: match into_programs_graph {
                 true => graph,
                 false => self.graphs.create(false)?,
             },
-            given,
+            into_programs_graph,
             state: Mutex::default(),
         });
         capture.join(target.slot, target.stream, &mut capture.state(), frontier);
@@ -247,7 +247,7 @@ impl Captures {
             };
         capture.finish(&mut state);
         drop(state);
-        if result.is_err() && !capture.given {
+        if result.is_err() && !capture.into_programs_graph {
             // Nobody else knows of it.
             let _ = self.graphs.destroy(capture.graph);
         }

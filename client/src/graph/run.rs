@@ -49,7 +49,7 @@ impl RunRegister {
     }
 
     /// Takes a number and so many bytes; `None` if there is no room for them.
-    fn take(&self, bytes: usize) -> Option<RunNumber> {
+    fn allocate(&self, bytes: usize) -> Option<RunNumber> {
         self.sweep();
         let mut state = self
             .registered
@@ -150,7 +150,7 @@ impl Units {
     ///
     /// # Errors
     /// The session's end.
-    pub(super) fn take(
+    pub(super) fn next_launches(
         &mut self,
         register: &'static RunRegister,
         nodes: &[ScheduledNode],
@@ -239,7 +239,7 @@ fn make(
 ) -> Result<Option<Run>, CUresult> {
     let launches = || of_run.iter().filter_map(|&at| launch_of(&nodes[at]));
     let bytes = launches().map(|(_, data)| RunAdd::bytes(data.len()));
-    let Some(kept) = register.take(bytes.sum()) else {
+    let Some(kept) = register.allocate(bytes.sum()) else {
         return Ok(None);
     };
     for (launch, data) in launches() {

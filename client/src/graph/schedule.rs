@@ -231,7 +231,9 @@ impl Schedule {
     /// counts as freed. Gives where it ends.
     pub(super) fn launch(&mut self, target: &Target, again: bool) -> Result<(u32, u64), CUresult> {
         let graphs = self.graphs;
-        let units = self.units.take(graphs.runs, &self.nodes, &self.order)?;
+        let units = self
+            .units
+            .next_launches(graphs.runs, &self.nodes, &self.order)?;
         // Those of runs are launches.
         let alone = units.iter().filter_map(|unit| match unit {
             Unit::Node(at) => Some(&self.nodes[*at]),

@@ -60,7 +60,7 @@ pub(crate) unsafe fn copy(
             from,
             extent,
             context,
-            given: None,
+            original: None,
         };
         return capture.add(target.slot, Operation::Described(Box::new(copy)));
     }

@@ -69,7 +69,7 @@ struct PoolState {
     settings: Settings,
     free: Vec<Free>,
     /// Bytes of the blocks that are given out, by address.
-    given: HashMap<u64, PoolBlock>,
+    in_use: HashMap<u64, PoolBlock>,
     used: u64,
     used_high: u64,
     reserved: u64,
@@ -319,7 +319,7 @@ impl Pools {
     fn end_if_empty(&self, handle: u64, pool: &Pool) {
         let state = pool.state();
         if state.ended
-            && state.given.is_empty()
+            && state.in_use.is_empty()
             && let Some(key) = Key::of(handle, HandleKind::Pool)
             && let Some(place) = self.table.remove(key)
         {

@@ -60,7 +60,7 @@ impl Connection {
     }
 
     /// Keeps a chunk until a stream has come as far as `sequence`.
-    pub(crate) fn keep(&self, chunk: Chunk, slot: u32, sequence: u64) {
+    pub(crate) fn reuse_after(&self, chunk: Chunk, slot: u32, sequence: u64) {
         self.staged
             .in_use
             .lock()

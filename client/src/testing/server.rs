@@ -166,7 +166,7 @@ impl Operations for Server<'_> {
         _: &[u8],
         _: &mut Vec<u8>,
     ) -> Result<MemAllocReply, CUresult> {
-        let address = self.take(request.context, request.bytes)?;
+        let address = self.allocate(request.context, request.bytes)?;
         Ok(MemAllocReply { address })
     }
 
@@ -337,7 +337,10 @@ impl Operations for Server<'_> {
         let variables = self.descriptors[&request.image].variables.clone();
         let mut addresses = Vec::new();
         for variable in &variables {
-            addresses.extend(self.take(request.context, variable.bytes)?.to_le_bytes());
+            addresses.extend(
+                self.allocate(request.context, variable.bytes)?
+                    .to_le_bytes(),
+            );
         }
         self.modules
             .insert(request.module, (request.image, request.context));

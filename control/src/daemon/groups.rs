@@ -123,7 +123,7 @@ impl Daemon {
                 .chain(clients.map(|one| (one.group, one.partition)))
                 .any(|(group, partition)| belongs(group, partition))
         });
-        let former = self.groups.former.iter();
+        let former = self.groups.orphaned_servers.iter();
         attached
             || self
                 .queued
@@ -185,7 +185,7 @@ impl Daemon {
         }
         if let Some(former) = self
             .groups
-            .former
+            .orphaned_servers
             .iter()
             .find(|former| former.holds_back_clients_of(number))
         {
@@ -254,7 +254,7 @@ impl Daemon {
             })
         });
         let number = self.groups.named(&group.name);
-        let former = self.groups.former.iter();
+        let former = self.groups.orphaned_servers.iter();
         let former =
             former.filter(|former| number.is_some_and(|number| former.groups.contains(&number)));
         SavedGroup {

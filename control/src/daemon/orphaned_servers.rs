@@ -49,7 +49,7 @@ impl Daemon {
         self.log(&format!("Group {name} was taken over"));
         for (holder, pidfd) in holders {
             self.groups.slots.insert(holder.slot);
-            let known = self.groups.former.iter_mut();
+            let known = self.groups.orphaned_servers.iter_mut();
             let mut known = known.filter(|former| former.holder == holder);
             if let Some(former) = known.next() {
                 former.groups.push(number);
@@ -60,7 +60,7 @@ impl Daemon {
             }
             self.watch(&pidfd, EpollToken::Orphan(holder.slot))
                 .map_err(GroupError::WatchServer)?;
-            self.groups.former.push(OrphanedServer {
+            self.groups.orphaned_servers.push(OrphanedServer {
                 holder,
                 groups: vec![number],
                 unseen: if seen { Vec::new() } else { vec![number] },
@@ -72,7 +72,7 @@ impl Daemon {
 
     /// A server that a former daemon left has ended.
     pub(crate) fn orphaned_server_ended(&mut self, slot: u32) {
-        let former = &mut self.groups.former;
+        let former = &mut self.groups.orphaned_servers;
         let Some(at) = former.iter().position(|one| one.holder.slot == slot) else {
             return;
         };

@@ -123,7 +123,7 @@ impl Daemon {
             number,
             supervisor,
             connection,
-            lent: Some(process::Underlay {
+            for_servers: Some(process::Underlay {
                 directory: place.directory,
                 lease,
             }),
@@ -189,9 +189,9 @@ impl Daemon {
         };
         let run = self.underlay.run.as_ref();
         let run = run.filter(|run| server.underlay == Some(run.number) && run.up.is_some());
-        if let Some(lent) = run.and_then(|run| run.lent.as_ref()) {
+        if let Some(underlay) = run.and_then(|run| run.for_servers.as_ref()) {
             // One that does not listen is ended at its deadline.
-            let _ = send_underlay(&server.connection, Ok(lent));
+            let _ = send_underlay(&server.connection, Ok(underlay));
         }
     }
 

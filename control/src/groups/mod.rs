@@ -103,7 +103,7 @@ pub struct Groups {
     /// Slots in groups' usage that servers have, those of former daemons' too.
     pub slots: BTreeSet<u32>,
     /// Servers that a former daemon left.
-    pub former: Vec<OrphanedServer>,
+    pub orphaned_servers: Vec<OrphanedServer>,
 }
 
 impl Groups {

@@ -62,7 +62,7 @@ pub(crate) struct Run {
     pub(crate) number: u64,
     pub(crate) supervisor: Child,
     pub(crate) connection: Connection,
-    pub(crate) lent: Option<process::Underlay>,
+    pub(crate) for_servers: Option<process::Underlay>,
     /// What it says of itself once it answers.
     pub(crate) up: Option<(u32, String)>,
     /// Whether a server got ready on it.
@@ -79,7 +79,7 @@ pub struct Underlay {
     /// The run that later servers are on.
     pub(crate) run: Option<Run>,
     /// Others, which servers may still be on.
-    pub(crate) former: Vec<Run>,
+    pub(crate) abandoned_runs: Vec<Run>,
     pub(crate) failures: VecDeque<Instant>,
     /// Why there was none, the last time that there was none.
     pub(crate) why_not: Option<String>,
@@ -138,11 +138,14 @@ impl Underlay {
 
     /// When the first supervisor is killed that has not ended.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
-        self.former.iter().filter_map(|run| run.deadline).min()
+        self.abandoned_runs
+            .iter()
+            .filter_map(|run| run.deadline)
+            .min()
     }
 
     pub(crate) fn act_on_deadlines(&mut self, now: Instant) {
-        for run in &mut self.former {
+        for run in &mut self.abandoned_runs {
             if run.deadline.is_some_and(|deadline| deadline <= now) {
                 run.deadline = None;
                 // All children are reaped where the daemon hears of them; one that has its connection open lives.
@@ -164,9 +167,9 @@ impl Underlay {
     /// Gives up the present run: later servers get another, and it ends when those on it have.
     pub(crate) fn abandon_run(&mut self) {
         if let Some(mut run) = self.run.take() {
-            run.lent = None;
+            run.for_servers = None;
             run.deadline = None;
-            self.former.push(run);
+            self.abandoned_runs.push(run);
         }
     }
 
@@ -174,10 +177,10 @@ impl Underlay {
     pub(crate) fn is_over(&mut self) -> bool {
         self.abandon_run();
         let deadline = Instant::now() + ENDS_WITHIN;
-        for run in &mut self.former {
+        for run in &mut self.abandoned_runs {
             run.deadline.get_or_insert(deadline);
         }
-        self.former.is_empty()
+        self.abandoned_runs.is_empty()
     }
 
     /// The present run, if it is this one.
@@ -186,15 +189,18 @@ impl Underlay {
     }
 
     pub(crate) fn connection(&self, number: u64) -> Option<&Connection> {
-        let mut all = self.run.iter().chain(&self.former);
+        let mut all = self.run.iter().chain(&self.abandoned_runs);
         let run = all.find(|run| run.number == number)?;
         Some(&run.connection)
     }
 
     pub(crate) fn forget(&mut self, number: u64) -> Option<Run> {
-        let of_former = self.former.iter().position(|run| run.number == number);
+        let of_former = self
+            .abandoned_runs
+            .iter()
+            .position(|run| run.number == number);
         match of_former {
-            Some(at) => Some(self.former.swap_remove(at)),
+            Some(at) => Some(self.abandoned_runs.swap_remove(at)),
             None => self.run.take_if(|run| run.number == number),
         }
     }

@@ -19,7 +19,7 @@ const OPTION: &str = "--web";
 ///
 /// # Errors
 /// What it has to look like.
-pub fn take_option(arguments: &mut Vec<String>) -> Result<Option<String>> {
+pub fn remove_option(arguments: &mut Vec<String>) -> Result<Option<String>> {
     // What follows the options is a command, whose words are its own.
     let options = arguments
         .iter()
@@ -96,7 +96,7 @@ mod tests {
 
     fn split(line: &str) -> Result<(Option<String>, String)> {
         let mut words = line.split_whitespace().map(str::to_owned).collect();
-        let address = take_option(&mut words)?;
+        let address = remove_option(&mut words)?;
         Ok((address, words.join(" ")))
     }
 

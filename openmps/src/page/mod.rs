@@ -23,7 +23,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result};
 use control::Directories;
 
-pub use self::beside::{take_option, with_page};
+pub use self::beside::{remove_option, with_page};
 
 use self::answers::Answers;
 use self::guard::Guard;

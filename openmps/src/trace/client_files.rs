@@ -155,7 +155,7 @@ impl ClientFiles {
             if let Some(mut client) = self.open.remove(&session) {
                 if !text.is_empty() {
                     let who = who(&client.facts);
-                    progress.say(&format!("{who} is not recorded to its end: {text}"));
+                    progress.print(&format!("{who} is not recorded to its end: {text}"));
                 }
                 self.close(&mut client, progress);
                 self.ended.0 += 1;
@@ -179,7 +179,7 @@ impl ClientFiles {
             match made {
                 Ok(file) => client.file = Some(file),
                 Err(error) => {
-                    progress.say(&format!("{} is not recorded: {error:#}", who(&facts)));
+                    progress.print(&format!("{} is not recorded: {error:#}", who(&facts)));
                     client.at_its_end = true;
                     self.failed = true;
                     return;
@@ -219,7 +219,7 @@ impl ClientFiles {
             joiner.finish(monotonic_ns()).ok();
             self.ended.1 += joiner.records();
             self.ended.2 += joiner.dropped_in_all();
-            progress.say(&format!("{} ends here: {error}", path.display()));
+            progress.print(&format!("{} ends here: {error}", path.display()));
         }
     }
 
@@ -235,13 +235,13 @@ impl ClientFiles {
         let name = name_pattern::expand(&self.pattern, &of)?;
         let (path, file) = self.create(&name)?;
         if of.unknown.get() {
-            progress.say(&format!(
+            progress.print(&format!(
                 "a variable of {} is not set, or may not be read: its file is {}",
                 who(facts),
                 path.display()
             ));
         } else if path != Path::new(&name) {
-            progress.say(&format!("{name} is there already: {}", path.display()));
+            progress.print(&format!("{name} is there already: {}", path.display()));
         }
         let process = Process {
             pid: number(facts),
@@ -307,7 +307,7 @@ impl ClientFiles {
         };
         if let Err(error) = joiner.finish(monotonic_ns()) {
             self.failed = true;
-            progress.say(&format!("{} lacks its end: {error}", path.display()));
+            progress.print(&format!("{} lacks its end: {error}", path.display()));
         }
         self.ended.1 += joiner.records();
         self.ended.2 += joiner.dropped_in_all();
@@ -330,7 +330,7 @@ impl ClientFiles {
         }
     }
 
-    pub(super) fn say_what_there_is(&self) {
+    pub(super) fn print_files(&self) {
         let (clients, records, dropped) = self.ended;
         let listed = self.names.iter().take(MOST_LISTED);
         let mut list: Vec<String> = listed.map(|path| path.display().to_string()).collect();

@@ -64,7 +64,7 @@ pub fn record(request: &RecordingRequest<'_>) -> Result<ExitCode> {
     loop {
         match lines.next(ROUND) {
             Ok(Some(Recorded::End)) => {
-                progress.say("the daemon has ended, and with it the recording");
+                progress.print("the daemon has ended, and with it the recording");
                 break;
             }
             Ok(Some(recorded)) => files.add(recorded, &mut progress),
@@ -93,7 +93,7 @@ pub fn record(request: &RecordingRequest<'_>) -> Result<ExitCode> {
     drop(lines);
     files.finish(&mut progress);
     drop(progress);
-    files.say_what_there_is();
+    files.print_files();
     Ok(match files.has_failed() {
         true => ExitCode::FAILURE,
         false => ExitCode::SUCCESS,

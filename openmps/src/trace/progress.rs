@@ -37,7 +37,7 @@ impl Progress {
         self.bar.tick();
     }
 
-    pub(super) fn say(&mut self, text: &str) {
+    pub(super) fn print(&mut self, text: &str) {
         self.bar.suspend(|| eprintln!("openmps: {text}"));
     }
 }

@@ -62,7 +62,7 @@ impl Default for AuthorityFixer {
 
 impl AuthorityFixer {
     /// Takes bytes as they came.
-    pub fn take(&mut self, mut bytes: &[u8]) {
+    pub fn push(&mut self, mut bytes: &[u8]) {
         while !bytes.is_empty() {
             let wanted = match self.next {
                 Next::Foreign(left) => {
@@ -245,7 +245,7 @@ mod tests {
         let mut mender = AuthorityFixer::default();
         let mut all = Vec::new();
         for piece in bytes.chunks(piece) {
-            mender.take(piece);
+            mender.push(piece);
             let mut space = [0; 7];
             loop {
                 let given = mender.read_fixed(&mut space);

@@ -57,7 +57,7 @@ impl AsyncRead for FixedConnection {
                 this.ended = true;
                 this.mender.end();
             } else {
-                this.mender.take(buffer.filled());
+                this.mender.push(buffer.filled());
             }
         }
     }

@@ -28,7 +28,7 @@ fn is_done(attacker: &mut Talker) -> bool {
 #[test]
 fn descriptors_of_every_kind_left_at_the_daemons_socket_and_a_groups() {
     let scene = Scene::start();
-    scene.daemon.told(&["group", "add", "theirs"]);
+    scene.daemon.control_output(&["group", "add", "theirs"]);
     for directory in [
         scene.daemon.pipe(),
         scene.daemon.pipe().join("groups/theirs"),
@@ -46,7 +46,7 @@ fn descriptors_of_every_kind_left_at_the_daemons_socket_and_a_groups() {
 #[test]
 fn descriptors_from_a_user_namespace_at_a_groups_socket() {
     let scene = Scene::start();
-    scene.daemon.told(&["group", "add", "theirs"]);
+    scene.daemon.control_output(&["group", "add", "theirs"]);
     let directory = scene.daemon.pipe().join("groups/theirs");
     let mut attacker = scene.attacker("descriptors-in-user-namespace", &directory, "");
     if is_done(&mut attacker) {
@@ -89,7 +89,7 @@ fn a_server_ends_whatever_its_clients_registered() {
     let receiver = receiver.unwrap().trim().to_owned();
     let name = std::fs::read_to_string(format!("/proc/{receiver}/comm"));
     assert_eq!(name.unwrap(), "openmps-files\n");
-    daemon.told(&["shutdown_server", &server, "-f"]);
+    daemon.control_output(&["shutdown_server", &server, "-f"]);
     eventually("the server is gone", || !is_there(&server));
     let log = daemon.control_log();
     assert!(!log.contains("did not end by itself"), "{log}");
@@ -141,9 +141,11 @@ fn a_server_that_cannot_end_holds_up_neither_the_next_one_nor_the_daemon() {
         Ok(frozen) => frozen,
         Err(why) => return skipped(&format!("no freezer of the first version: {why}")),
     };
-    daemon.told(&["shutdown_server", &server, "-f"]);
+    daemon.control_output(&["shutdown_server", &server, "-f"]);
     eventually("the daemon has given the server up", || {
-        !daemon.told(&["get_server_list"]).contains(&server)
+        !daemon
+            .control_output(&["get_server_list"])
+            .contains(&server)
     });
     let log = daemon.control_log();
     let line = format!("Server {server} did not end by itself: it was killed, and the kernel has");

@@ -139,7 +139,7 @@ fn a_daemon_and_its_server_outlive_files_that_cannot_grow() {
         let program = program.unwrap();
         let text = String::from_utf8_lossy(&program.stdout);
         assert_eq!(text, "error 808\n", "{most} bytes: {program:?}");
-        daemon.told(&["get_server_list"]);
+        daemon.control_output(&["get_server_list"]);
     }
     have(None);
     assert_eq!(succeed(&mut daemon.probe(&["work", "1"])), "ok\n");

@@ -82,7 +82,7 @@ impl Scene {
     /// Whoever comes while an attack is on is served, and so is who gives a command.
     pub fn others_are_served(&self) {
         assert_eq!(succeed(&mut self.daemon.probe(&["work", "1"])), "ok\n");
-        self.daemon.told(&["get_server_list"]);
+        self.daemon.control_output(&["get_server_list"]);
     }
 
     /// The server has said of so many that it disconnected them.
@@ -107,10 +107,12 @@ impl Scene {
         self.bystander.child.wait().unwrap();
         let server = self.server.to_string();
         eventually("all clients are gone", || {
-            self.daemon.told(&["get_client_list", &server]).is_empty()
+            self.daemon
+                .control_output(&["get_client_list", &server])
+                .is_empty()
         });
         self.others_are_served();
-        let servers = self.daemon.told(&["get_server_list"]);
+        let servers = self.daemon.control_output(&["get_server_list"]);
         let lives = servers.lines().any(|line| line.trim() == server);
         assert!(lives, "the server {server} lives, not {servers:?}");
     }

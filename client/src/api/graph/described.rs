@@ -100,7 +100,7 @@ pub(super) fn copy(params: &CUDA_MEMCPY3D, ctx: CUcontext) -> Result<RecordedCop
         from,
         extent,
         context: current.handle(),
-        given: Some(Box::new(*params)),
+        original: Some(Box::new(*params)),
     })
 }
 

@@ -40,7 +40,7 @@ impl capture::Captures for Captures {
             state.broken = true;
             capture.finish(&mut state);
             drop(state);
-            if !capture.given {
+            if !capture.into_programs_graph {
                 let _ = self.graphs.destroy(capture.graph);
             }
         }

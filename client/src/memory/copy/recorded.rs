@@ -16,7 +16,7 @@ pub(crate) struct RecordedCopy {
     /// The handle of the context that it runs in.
     pub context: u64,
     /// How the program described it, unless it was captured.
-    pub given: Option<Box<CUDA_MEMCPY3D>>,
+    pub original: Option<Box<CUDA_MEMCPY3D>>,
 }
 
 // SAFETY: the pointers into the program's memory are followed only when the graph runs, and the
@@ -38,8 +38,8 @@ fn kind(place: Location) -> (CUmemorytype, u64) {
 impl RecordedCopy {
     /// It as CUDA describes copies.
     pub(crate) fn to_memcpy_3d(&self) -> CUDA_MEMCPY3D {
-        if let Some(given) = &self.given {
-            return **given;
+        if let Some(original) = &self.original {
+            return **original;
         }
         let pitch = |side: &CopySide| match side.pitch {
             0 => self.extent.width,

@@ -302,7 +302,7 @@ impl<'a> Copying<'a> {
                 }
             }
             let sequence = piece.enqueue(self.target, self.there, &chunk, false)?;
-            connection.keep(chunk, self.target.slot, sequence);
+            connection.reuse_after(chunk, self.target.slot, sequence);
             under_way.push_back(sequence);
         }
         Ok(under_way.back().copied().unwrap_or(0))
@@ -344,7 +344,7 @@ impl<'a> Copying<'a> {
         if let Err(error) = self.target.wait(sequence) {
             // The server may still write there.
             let connection = self.target.current.connection();
-            connection.keep(chunk, self.target.slot, sequence);
+            connection.reuse_after(chunk, self.target.slot, sequence);
             return Err(error);
         }
         let past_caches = bytes_of(&self.pieces.extent) >= PAST_CACHES;

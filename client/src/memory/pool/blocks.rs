@@ -64,7 +64,7 @@ impl Pools {
             context,
             exported: false,
         };
-        state.given.insert(address, given);
+        state.in_use.insert(address, given);
         state.add_used(asked);
         Ok(address)
     }
@@ -104,7 +104,7 @@ impl Pools {
             context: block.context,
             exported: false,
         };
-        state.given.insert(block.address, given);
+        state.in_use.insert(block.address, given);
         state.add_used(asked);
         Some(block.address)
     }
@@ -114,7 +114,7 @@ impl Pools {
         let connection = target.current.connection();
         let pool = self.get(range.pool)?;
         let mut state = pool.state();
-        let given = state.given.remove(&range.base);
+        let given = state.in_use.remove(&range.base);
         let given = given.ok_or(CUresult::ERROR_INVALID_VALUE)?;
         state.used -= given.asked;
         if state.ended || given.exported {
@@ -142,7 +142,7 @@ impl Pools {
     pub(crate) fn mark_exported(&self, range: &Range) -> Result<(), CUresult> {
         let pool = self.get(range.pool)?;
         let mut state = pool.state();
-        let given = state.given.get_mut(&range.base);
+        let given = state.in_use.get_mut(&range.base);
         given.ok_or(CUresult::ERROR_INVALID_VALUE)?.exported = true;
         Ok(())
     }
@@ -167,7 +167,7 @@ impl Pools {
         }
         if let Ok(pool) = self.get(range.pool) {
             let mut state = pool.state();
-            if let Some(given) = state.given.remove(&range.base) {
+            if let Some(given) = state.in_use.remove(&range.base) {
                 state.used -= given.asked;
                 state.reserved -= given.bytes;
             }
@@ -247,7 +247,7 @@ impl Pools {
             let mut state = pool.state();
             let PoolState {
                 free,
-                given,
+                in_use,
                 used,
                 reserved,
                 ..
@@ -260,7 +260,7 @@ impl Pools {
                 }
                 !goes
             });
-            given.retain(|_, block| {
+            in_use.retain(|_, block| {
                 let goes = block.context == context;
                 if goes {
                     *reserved -= block.bytes;

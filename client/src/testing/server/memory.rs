@@ -9,7 +9,7 @@ use super::Server;
 use crate::testing::{MEMORY, WINDOW};
 
 impl Server<'_> {
-    pub(super) fn take(&mut self, context: u32, bytes: u64) -> Result<u64, CUresult> {
+    pub(super) fn allocate(&mut self, context: u32, bytes: u64) -> Result<u64, CUresult> {
         let device = self.device_of(context);
         let window = &self.facts[device];
         if self.next[device] + bytes > window.window + MEMORY {
