@@ -163,7 +163,10 @@ impl Engine for NvidiaEngine {
         let mut devices = self.shared.devices.iter();
         let device = devices.find(|device| device.check().is_ok() && device.gate().is_stuck())?;
         let clients = self.shared.poller.clients();
-        let left: Vec<String> = clients.iter().flat_map(|client| client.left()).collect();
+        let left: Vec<String> = clients
+            .iter()
+            .flat_map(|client| client.abandoned_kernels())
+            .collect();
         let running = match &left[..] {
             [] => "something other than a kernel".to_owned(),
             names => names.join(", "),

@@ -21,22 +21,22 @@ impl BoundedCount {
     }
 
     /// Takes so much; `false`, and nothing taken, if there is not so much left.
-    pub(crate) fn take(&self, count: usize) -> bool {
+    pub(crate) fn try_add(&self, count: usize) -> bool {
         let before = self.taken.fetch_add(count, Ordering::Relaxed);
         let fits = before.saturating_add(count) <= self.most;
         if !fits {
-            self.give(count);
+            self.subtract(count);
         }
         fits
     }
 
     /// Takes so much, whether it is left or not.
-    pub(crate) fn take_anyway(&self, count: usize) {
+    pub(crate) fn add(&self, count: usize) {
         self.taken.fetch_add(count, Ordering::Relaxed);
     }
 
     /// Gives so much back.
-    pub(crate) fn give(&self, count: usize) {
+    pub(crate) fn subtract(&self, count: usize) {
         self.taken.fetch_sub(count, Ordering::Relaxed);
     }
 }

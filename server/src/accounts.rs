@@ -81,14 +81,14 @@ impl ClientAccounts {
     }
 
     /// The session has handed kernels to the engine.
-    pub fn launched(&self, device: u32, kernels: u64) {
+    pub fn add_launches(&self, device: u32, kernels: u64) {
         if let Some(counters) = self.of(device) {
             counters.kernels.add(kernels);
         }
     }
 
     /// The session has handed a copy of so many bytes, a fill or a write to the engine.
-    pub fn copied(&self, device: u32, direction: Direction, bytes: u64) {
+    pub fn add_copy(&self, device: u32, direction: Direction, bytes: u64) {
         let Some(counters) = self.of(device) else {
             return;
         };
@@ -102,7 +102,7 @@ impl ClientAccounts {
     }
 
     /// The session has loaded a module, which took so many nanoseconds.
-    pub fn loaded(&self, device: u32, nanoseconds: u64) {
+    pub fn add_module_load(&self, device: u32, nanoseconds: u64) {
         if let Some(counters) = self.of(device) {
             counters.loads.add(1);
             counters.load_time.add(nanoseconds);
@@ -110,7 +110,7 @@ impl ClientAccounts {
     }
 
     /// A device worked for the client; from any thread.
-    pub fn ran(&self, span: &Span) {
+    pub fn add_busy_time(&self, span: &Span) {
         let Some(counters) = self.of(span.device) else {
             return;
         };
@@ -131,14 +131,14 @@ impl ClientAccounts {
     }
 
     /// The client's work waited for other clients from then until then; from any thread.
-    pub fn waited(&self, device: u32, began: u64, ended: u64) {
+    pub fn add_wait(&self, device: u32, began: u64, ended: u64) {
         if let Some(counters) = self.of(device) {
             counters.waited.add(began, ended);
         }
     }
 
     /// A context on a device died of a fault; from any thread.
-    pub fn faulted(&self, device: u32) {
+    pub fn add_fault(&self, device: u32) {
         if let Some(counters) = self.of(device) {
             counters.faults.fetch_add(1, Ordering::Relaxed);
         }
@@ -288,17 +288,17 @@ mod tests {
     fn what_is_counted_is_read_by_device() {
         let memory = [3_u64, 4].map(|bytes| Arc::new(AtomicU64::new(bytes)));
         let accounts = ClientAccounts::new(&[10, 20], memory.to_vec());
-        accounts.launched(1, 5);
-        accounts.launched(9, 5);
-        accounts.copied(0, Direction::ToDevice, 100);
-        accounts.copied(0, Direction::FromDevice, 10);
-        accounts.copied(0, Direction::WithinDevice, 1);
-        accounts.copied(0, Direction::WithinHost, 1000);
-        accounts.loaded(1, 77);
-        accounts.waited(1, 10, 14);
+        accounts.add_launches(1, 5);
+        accounts.add_launches(9, 5);
+        accounts.add_copy(0, Direction::ToDevice, 100);
+        accounts.add_copy(0, Direction::FromDevice, 10);
+        accounts.add_copy(0, Direction::WithinDevice, 1);
+        accounts.add_copy(0, Direction::WithinHost, 1000);
+        accounts.add_module_load(1, 77);
+        accounts.add_wait(1, 10, 14);
         // Of several streams, whose waits overlap.
-        accounts.waited(1, 12, 16);
-        accounts.faulted(1);
+        accounts.add_wait(1, 12, 16);
+        accounts.add_fault(1);
         let span = Span {
             at: protocol::operations::At {
                 stream: 0,
@@ -310,12 +310,12 @@ mod tests {
             ended: 107,
             multiprocessors: Some(2),
         };
-        accounts.ran(&span);
-        accounts.ran(&Span {
+        accounts.add_busy_time(&span);
+        accounts.add_busy_time(&Span {
             multiprocessors: None,
             ..span
         });
-        accounts.ran(&Span {
+        accounts.add_busy_time(&Span {
             device: 0,
             activity: Activity::Copy,
             ..span

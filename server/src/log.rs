@@ -77,7 +77,7 @@ impl ClientLog {
     }
 
     /// Writes a line about a fault, which is never left out.
-    pub fn of_fault(&self, text: impl fmt::Display) {
+    pub fn fault_line(&self, text: impl fmt::Display) {
         self.log.line(false, &self.named(text));
     }
 
@@ -116,13 +116,13 @@ impl ClientLog {
             false,
             &format!("Client {who} encountered a fatal GPU error."),
         );
-        self.of_fault(format_args!(
+        self.fault_line(format_args!(
             "error {code} in context {context}, which is dead: {text}. No other client is affected."
         ));
     }
 
     /// The client is gone.
-    pub fn gone(&self, how: Ending, reason: Option<&str>) {
+    pub fn disconnected(&self, how: Ending, reason: Option<&str>) {
         self.line(match how {
             Ending::Detached => "left in good order".to_owned(),
             Ending::ProcessEnded => "its process ended without leaving (killed, or crashed)".into(),
@@ -197,13 +197,13 @@ mod tests {
         name.connected();
         name.active("GPU", "uuid");
         name.line("asks for much");
-        name.gone(Ending::Detached, None);
+        name.disconnected(Ending::Detached, None);
         let about = std::mem::take(&mut *lines.about.lock().unwrap());
         assert!(about.len() > 10, "{about:?}");
         assert!(about.iter().all(|who| *who == (1000, Some("a".to_owned()))));
         assert!(lines.own.lock().unwrap().is_empty());
         name.faulted(1, 700, "why");
-        name.of_fault("more");
+        name.fault_line("more");
         assert_eq!(lines.own.lock().unwrap().len(), 3);
         assert!(lines.about.lock().unwrap().is_empty());
     }

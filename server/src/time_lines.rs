@@ -132,16 +132,16 @@ impl Progress {
         let session = client.observer.session();
         let Taken {
             spans,
-            told,
+            client_records,
             dropped,
             state,
-        } = client.observer.recording.take();
-        for part in joined(told) {
+        } = client.observer.recording.drain();
+        for part in joined(client_records) {
             self.tell(session, RecordedPart::Told(part.into()));
         }
         let mut bytes = Vec::with_capacity(spans.len() * SPAN_BYTES);
         for span in &spans {
-            span.put(&mut bytes);
+            span.encode(&mut bytes);
             client.open.insert(span.at.stream, span.at.sequence);
         }
         for (stream, sequence) in client.reached.drain(..) {

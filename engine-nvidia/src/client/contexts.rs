@@ -69,7 +69,7 @@ impl NvidiaClient {
             .extract_if(|_, module| of_context(module))
             .collect();
         for (_, module) in gone {
-            self.forget(module);
+            self.drop_module(module);
         }
         self.runs.refuse(|run| run.modules().iter().any(of_context));
         self.textures

@@ -119,7 +119,7 @@ impl NvidiaClient {
                     .is_some_and(|module| Arc::ptr_eq(of, module))
             })
         });
-        self.forget(module.ok_or(CUresult::ERROR_INVALID_HANDLE)?);
+        self.drop_module(module.ok_or(CUresult::ERROR_INVALID_HANDLE)?);
         Ok(())
     }
 

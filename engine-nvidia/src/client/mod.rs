@@ -90,7 +90,7 @@ impl NvidiaClient {
         for device in &shared.devices {
             device.probe()?;
         }
-        let claim = shared.shares.join(share, group)?;
+        let claim = shared.shares.add_client(share, group)?;
         let memory = Memory::new(&shared.devices, &windows, &addresses, host, staging)?;
         let waker = Arc::clone(shared.poller.waker());
         let devices = shared.devices.clone();
@@ -145,11 +145,11 @@ impl Client for NvidiaClient {
     }
 
     fn host_lend(&mut self, range: Window, memory: Arc<dyn Owner>) -> Result<(), CUresult> {
-        self.memory.lend(range, memory)
+        self.memory.map_external(range, memory)
     }
 
     fn host_return(&mut self, range: Window) {
-        self.memory.take_back(range);
+        self.memory.unmap_external(range);
     }
 
     fn free_memory(&self, device: u32) -> u64 {
@@ -179,7 +179,7 @@ impl Client for NvidiaClient {
     }
 
     fn poll(&mut self) -> PollResult {
-        self.client_streams.attend();
+        self.client_streams.start_polling();
         if self.client_streams.poll(&mut self.scratch).progress {
             PollResult::Progress
         } else if self.client_streams.is_busy() {
@@ -190,7 +190,7 @@ impl Client for NvidiaClient {
     }
 
     fn stop_polling(&mut self) {
-        self.client_streams.leave();
+        self.client_streams.stop_polling();
     }
 
     fn peek(&mut self, address: u64, bytes: u32) -> Result<u64, CUresult> {
@@ -340,7 +340,11 @@ impl Client for NvidiaClient {
         _data: &[u8],
         reply: &mut Vec<u8>,
     ) -> Result<operations::OutputTakeReply, CUresult> {
-        let taken = self.client_streams.code.output().take(OUTPUT_PIECE, reply);
+        let taken = self
+            .client_streams
+            .code
+            .output()
+            .take_text(OUTPUT_PIECE, reply);
         Ok(operations::OutputTakeReply {
             sink: taken.unwrap_or(OUTPUT_NONE),
         })

@@ -84,15 +84,15 @@ impl NvidiaClient {
         let local = module.local_bytes(request.kernel);
         if !device.has_local_memory(local) {
             // It may take as long as kernels run.
-            self.client_streams.leave();
-            device.take_local_memory(local)?;
+            self.client_streams.stop_polling();
+            device.reserve_local_memory(local)?;
         }
         launch.set_priorities(|asked| self.client_streams.driver_priority(device, asked));
         Ok(launch)
     }
 
     /// Ends a module, which launches that were posted before keep.
-    pub(super) fn forget(&mut self, module: Arc<Module>) {
+    pub(super) fn drop_module(&mut self, module: Arc<Module>) {
         for variable in module.variables() {
             self.memory.remove_variable(variable.base);
         }

@@ -14,7 +14,7 @@ const LAST_LOOK: Duration = Duration::from_millis(1);
 impl Drop for NvidiaClient {
     fn drop(&mut self) {
         self.client_streams.close();
-        self.client_streams.leave();
+        self.client_streams.stop_polling();
         for context in self.contexts.values() {
             context.destroy();
         }
@@ -31,7 +31,7 @@ impl Drop for NvidiaClient {
                 pause = (pause * 2).min(LAST_LOOK);
                 if pause == LAST_LOOK {
                     // Should it never end.
-                    self.client_streams.note_left();
+                    self.client_streams.note_abandoned_kernels();
                 }
             }
         }

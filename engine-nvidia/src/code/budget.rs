@@ -34,13 +34,13 @@ impl CodeBudget {
     ///
     /// # Errors
     /// CUDA_ERROR_OUT_OF_MEMORY beyond the bound.
-    pub(crate) fn take(
+    pub(crate) fn charge(
         self: &Arc<Self>,
         device: usize,
         bytes: usize,
     ) -> Result<CodeCharge, CUresult> {
         let room = self.0.get(device).ok_or(CUresult::ERROR_INVALID_DEVICE)?;
-        if !room.take(bytes) {
+        if !room.try_add(bytes) {
             return Err(CUresult::ERROR_OUT_OF_MEMORY);
         }
         Ok(CodeCharge {
@@ -54,7 +54,7 @@ impl CodeBudget {
 impl Drop for CodeCharge {
     fn drop(&mut self) {
         if let Some(room) = self.budget.0.get(self.device) {
-            room.give(self.bytes);
+            room.subtract(self.bytes);
         }
     }
 }
@@ -66,13 +66,13 @@ mod tests {
     #[test]
     fn code_has_a_bound_on_each_device() {
         let code = CodeBudget::new(2);
-        let half = code.take(0, MOST / 2).unwrap();
-        let other = code.take(1, MOST).unwrap();
-        assert!(code.take(0, MOST / 2 + 1).is_err());
-        assert!(code.take(1, 1).is_err() && code.take(2, 1).is_err());
-        let rest = code.take(0, MOST / 2).unwrap();
+        let half = code.charge(0, MOST / 2).unwrap();
+        let other = code.charge(1, MOST).unwrap();
+        assert!(code.charge(0, MOST / 2 + 1).is_err());
+        assert!(code.charge(1, 1).is_err() && code.charge(2, 1).is_err());
+        let rest = code.charge(0, MOST / 2).unwrap();
         drop((half, other));
-        assert!(code.take(0, MOST / 2).is_ok() && code.take(1, MOST).is_ok());
+        assert!(code.charge(0, MOST / 2).is_ok() && code.charge(1, MOST).is_ok());
         drop(rest);
     }
 }

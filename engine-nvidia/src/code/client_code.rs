@@ -47,7 +47,7 @@ impl ClientCode {
     /// # Errors
     /// CUDA_ERROR_OUT_OF_MEMORY beyond the bound.
     pub(crate) fn charge(&self, device: usize, bytes: usize) -> Result<CodeCharge, CUresult> {
-        self.budget.take(device, bytes)
+        self.budget.charge(device, bytes)
     }
 
     /// Takes what kernels have printed into a module's ring, and tells the client.

@@ -50,7 +50,7 @@ struct OwnRing {
 
 impl Drop for OwnRing {
     fn drop(&mut self) {
-        self.client.output().ring_gone(self.bytes);
+        self.client.output().ring_freed(self.bytes);
     }
 }
 
@@ -282,7 +282,7 @@ fn make_ring(
         return Ok(None);
     };
     let Ok(ring) = Ring::new(context.device(), bytes) else {
-        client.output().ring_gone(bytes);
+        client.output().ring_freed(bytes);
         return context.device().check().map(|()| None);
     };
     let own = OwnRing {

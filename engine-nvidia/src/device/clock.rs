@@ -90,7 +90,7 @@ impl Clock {
             time
         });
         drop(state);
-        self.give_back(driver, done_with);
+        self.release_event(driver, done_with);
         time
     }
 
@@ -115,7 +115,7 @@ impl Clock {
     }
 
     /// Takes an event back that nobody will ask for any more.
-    pub(crate) fn give_back(&self, driver: &Driver, event: Handle<CUevent>) {
+    pub(crate) fn release_event(&self, driver: &Driver, event: Handle<CUevent>) {
         let mut state = self.state.lock();
         if state.spare.len() < SPARE {
             state.spare.push(event);

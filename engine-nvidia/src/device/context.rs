@@ -68,7 +68,7 @@ impl Context {
             is_green: flags & CONTEXT_GREEN != 0,
             part: Mutex::new(device.parts().whole()),
             epoch: AtomicU64::new(0),
-            running: device.gate().join(),
+            running: device.gate().add_context(),
             durations: DurationTable::default(),
             device,
             observer,
@@ -102,7 +102,7 @@ impl Context {
     }
 
     /// From the next operation of each stream on that finds the stream empty, kernels stay in this part.
-    pub(crate) fn set_part(&self, part: Arc<GreenContext>) {
+    pub(crate) fn set_partition(&self, part: Arc<GreenContext>) {
         let mut now = self.part.lock();
         if !Arc::ptr_eq(&now, &part) {
             *now = part;
@@ -148,17 +148,18 @@ impl Context {
 
     /// Counts one more operation that goes to the driver, unless the device's gate is closed.
     pub(crate) fn pass_gate(&self) -> bool {
-        self.device.gate().pass(&self.running)
+        self.device.gate().try_pass(&self.running)
     }
 
     /// Tells the gate of operations that passed it, the first of which runs now and each other after those before it, if they
     /// are known to take long.
-    pub(crate) fn expect(&self, operations: impl Iterator<Item = WorkSignature>) {
+    pub(crate) fn expect_durations(&self, operations: impl Iterator<Item = WorkSignature>) {
         let means = operations.filter_map(|sort| self.durations.mean(sort));
         let together: Duration = means.sum();
         if together > PATIENCE {
             // Half as much again: a mean of few may be of operations whose ends were seen together.
-            self.running.expect(together + together / 2 + PATIENCE);
+            self.running
+                .expect_duration(together + together / 2 + PATIENCE);
         }
     }
 
@@ -168,18 +169,18 @@ impl Context {
     }
 
     /// Whether other contexts had work with the driver a moment ago. `now` is of CLOCK_MONOTONIC.
-    pub(crate) fn has_company(&self, now: u64) -> bool {
+    pub(crate) fn others_run(&self, now: u64) -> bool {
         self.device.gate().others_run(&self.running, now)
     }
 
     /// An operation that passed the gate is done.
-    pub(crate) fn leave(&self) {
-        self.running.leave();
+    pub(crate) fn operation_done(&self) {
+        self.running.operation_done();
     }
 
     /// The client has gone.
     pub(crate) fn abandon(&self) {
-        self.running.go();
+        self.running.client_gone();
     }
 
     /// Whether it takes work.

@@ -25,7 +25,7 @@ impl Fence {
     /// When there is no memory for more words.
     pub(crate) fn new(device: &Arc<Device>) -> Result<Self, CUresult> {
         Ok(Self {
-            address: device.fences().take(device.driver())?,
+            address: device.fences().allocate(device.driver())?,
             device: Arc::clone(device),
         })
     }
@@ -61,7 +61,7 @@ impl Fence {
 
 impl Drop for Fence {
     fn drop(&mut self) {
-        self.device.fences().give_back(self.address);
+        self.device.fences().release(self.address);
     }
 }
 

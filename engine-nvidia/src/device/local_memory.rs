@@ -56,7 +56,7 @@ impl LocalMemory {
     ///
     /// # Errors
     /// The driver's status.
-    pub(crate) fn take(
+    pub(crate) fn reserve(
         &self,
         driver: &Driver,
         stream: CUstream,

@@ -241,12 +241,12 @@ impl Device {
     /// # Errors
     /// CUDA_ERROR_OUT_OF_MEMORY if it is more than its part of the device's memory, or more than there is;
     /// and as [`Device::run_exclusive`].
-    pub(crate) fn take_local_memory(&self, bytes: u64) -> Result<(), CUresult> {
+    pub(crate) fn reserve_local_memory(&self, bytes: u64) -> Result<(), CUresult> {
         if !LocalMemory::is_within_bound(bytes, self.threads(), self.facts.total_memory) {
             return Err(CUresult::ERROR_OUT_OF_MEMORY);
         }
         let driver = self.enter()?;
-        let taken = self.run_exclusive(|| self.local.take(driver, self.service.0, bytes));
+        let taken = self.run_exclusive(|| self.local.reserve(driver, self.service.0, bytes));
         self.confirm(taken)
     }
 
@@ -254,7 +254,7 @@ impl Device {
     ///
     /// # Errors
     /// The driver's status, and as [`Device::run_exclusive`].
-    pub(crate) fn make_part(&self, place: SmSet) -> Result<(), CUresult> {
+    pub(crate) fn make_green_context(&self, place: SmSet) -> Result<(), CUresult> {
         self.parts.make(place, |make| {
             let driver = self.enter()?;
             self.confirm(self.run_exclusive(|| make(driver)))

@@ -42,7 +42,7 @@ impl<const BYTES: usize> Pinned<BYTES> {
     ///
     /// # Errors
     /// When there is no memory for more.
-    pub(crate) fn take(&self, driver: &Driver) -> Result<CUdeviceptr, CUresult> {
+    pub(crate) fn allocate(&self, driver: &Driver) -> Result<CUdeviceptr, CUresult> {
         let mut state = self.state.lock();
         if state.free.is_empty() {
             let mut block = std::ptr::null_mut();
@@ -65,7 +65,7 @@ impl<const BYTES: usize> Pinned<BYTES> {
     }
 
     /// Takes a piece back, which the GPU writes no more.
-    pub(crate) fn give_back(&self, piece: CUdeviceptr) {
+    pub(crate) fn release(&self, piece: CUdeviceptr) {
         self.state.lock().free.push(piece);
     }
 

@@ -125,7 +125,7 @@ impl QuiesceGate {
     }
 
     /// The counter of one more context, whose client's thread this is.
-    pub(crate) fn join(&self) -> Arc<Running> {
+    pub(crate) fn add_context(&self) -> Arc<Running> {
         let running = Arc::new(Running::of_this_thread());
         let mut clients = self.clients.lock();
         clients.retain(|client| client.strong_count() > 0);
@@ -133,8 +133,8 @@ impl QuiesceGate {
         running
     }
 
-    /// Lets one operation through, which [`Running::leave`] ends, unless the gate is closed.
-    pub(crate) fn pass(&self, running: &Running) -> bool {
+    /// Lets one operation through, which [`Running::operation_done`] ends, unless the gate is closed.
+    pub(crate) fn try_pass(&self, running: &Running) -> bool {
         // Who asks again and again would seem to have something running.
         if self.is_closed_to(running) {
             return false;
@@ -142,7 +142,7 @@ impl QuiesceGate {
         // Pairs with `drain`: either it sees the operation, or we see that the gate is closed.
         running.operations.fetch_add(1, Ordering::SeqCst);
         if self.is_closed_to(running) {
-            running.leave();
+            running.operation_done();
             return false;
         }
         true
@@ -162,7 +162,7 @@ impl QuiesceGate {
             self.counted_at.store(now, Ordering::Relaxed);
             let mut busy = 0;
             for client in clients.iter().filter_map(Weak::upgrade) {
-                let runs = client.runs();
+                let runs = client.has_operations();
                 client.was_counted.store(runs, Ordering::Relaxed);
                 busy += usize::from(runs);
             }
@@ -185,7 +185,7 @@ impl QuiesceGate {
         let mut running = clients.iter().filter_map(Weak::upgrade);
         running.any(|client| {
             let gone = client.gone.get();
-            gone.is_some_and(|since| since.elapsed() >= grace) && client.runs()
+            gone.is_some_and(|since| since.elapsed() >= grace) && client.has_operations()
         })
     }
 
@@ -231,7 +231,7 @@ impl QuiesceGate {
         };
         disturbs?;
         // First, because the call may need the memory.
-        self.give_back();
+        self.run_destroy_calls();
         let result = call();
         drop(closed);
         Ok(result)
@@ -246,7 +246,7 @@ impl QuiesceGate {
         turn: &mut ClosingState,
         dead: &impl Fn() -> bool,
     ) -> Result<Drained, CUresult> {
-        let own = self.exempt();
+        let own = self.exempt_own_contexts();
         self.closed.store(true, Ordering::SeqCst);
         if self.is_drained(&own) || dead() {
             return Ok(Drained::NothingRan);
@@ -261,21 +261,23 @@ impl QuiesceGate {
         let mut hold = FIRST_HOLD;
         let mut until = Instant::now() + hold;
         loop {
-            let mut running = self.running(turn, &own);
-            running.retain(|running| running.known_to_run() > PATIENCE);
-            if running.is_empty() && !turn.held_run() {
+            let mut running = self.others_running(turn, &own);
+            running.retain(|running| running.expected_remaining() > PATIENCE);
+            if running.is_empty() && !turn.held_have_operations() {
                 self.closed.store(true, Ordering::SeqCst);
                 if self.wait(PATIENCE, dead, || self.is_drained(&own))? {
                     return Ok(Drained::GaveWay);
                 }
-                running = self.running(turn, &own);
+                running = self.others_running(turn, &own);
             }
-            turn.hold(running);
+            turn.hold_back(running);
             self.open();
-            let known = Instant::now() + turn.held_for();
+            let known = Instant::now() + turn.held_expected_remaining();
             let left = until.max(known).saturating_duration_since(Instant::now());
-            if !self.wait(left, dead, || !turn.held_run() && !own.run())? {
-                turn.let_go();
+            if !self.wait(left, dead, || {
+                !turn.held_have_operations() && !own.have_operations()
+            })? {
+                turn.release_held();
                 self.wake();
                 self.wait(hold, dead, || false)?;
                 hold = (hold * 2).min(MOST_HOLD);
@@ -368,15 +370,15 @@ impl QuiesceGate {
             pause,
             began,
         };
-        let idle = !self.runs();
+        let idle = !self.anything_runs();
         if idle {
-            self.give_back();
+            self.run_destroy_calls();
         }
         drop(closed);
         idle
     }
 
-    fn give_back(&self) {
+    fn run_destroy_calls(&self) {
         let retired = std::mem::take(&mut *self.retired.lock());
         for call in retired.calls {
             call();
@@ -384,7 +386,7 @@ impl QuiesceGate {
     }
 
     /// The contexts of this thread's client, to which the gate is open from now on.
-    fn exempt(&self) -> Exempt {
+    fn exempt_own_contexts(&self) -> Exempt {
         let this = Some(std::thread::current().id());
         let clients = self.clients.lock();
         let own = clients.iter().filter_map(Weak::upgrade);
@@ -395,29 +397,31 @@ impl QuiesceGate {
 
     /// Whether nothing runs; then the gate is closed to all.
     fn is_drained(&self, own: &Exempt) -> bool {
-        if self.runs() {
+        if self.anything_runs() {
             return false;
         }
         own.set(false);
         // One of these may have begun something just before.
-        let drained = !self.runs();
+        let drained = !self.anything_runs();
         own.set(!drained);
         drained
     }
 
     /// The contexts that have something running, but those that are held already and who loads.
-    fn running(&self, turn: &ClosingState, own: &Exempt) -> Vec<Arc<Running>> {
+    fn others_running(&self, turn: &ClosingState, own: &Exempt) -> Vec<Arc<Running>> {
         let clients = self.clients.lock();
         let running = clients.iter().filter_map(Weak::upgrade);
         running
-            .filter(|client| client.runs() && !turn.holds(client) && !own.has(client))
+            .filter(|client| {
+                client.has_operations() && !turn.is_held_back(client) && !own.contains(client)
+            })
             .collect()
     }
 
-    fn runs(&self) -> bool {
+    fn anything_runs(&self) -> bool {
         let clients = self.clients.lock();
         let mut running = clients.iter().filter_map(Weak::upgrade);
-        running.any(|client| client.runs())
+        running.any(|client| client.has_operations())
     }
 
     fn open(&self) {
@@ -445,11 +449,11 @@ impl Drop for Closed<'_> {
         }
         let waits = self.gate.waiting.load(Ordering::SeqCst) > 0;
         let closed = now.saturating_duration_since(self.pause.since);
-        if waits && closed < MOST_CLOSED && !self.gate.runs() {
+        if waits && closed < MOST_CLOSED && !self.gate.anything_runs() {
             self.turn.closed = Some(self.pause);
             return;
         }
-        self.turn.let_go();
+        self.turn.release_held();
         self.gate.open();
     }
 }

@@ -136,13 +136,17 @@ impl Memory {
     /// See [`engine::Client::host_lend`].
     ///
     /// # Errors
-    /// As [`HostWindow::lend`].
-    pub(crate) fn lend(&mut self, range: Window, memory: Arc<dyn Owner>) -> Result<(), CUresult> {
-        self.host.lend(range, memory)
+    /// As [`HostWindow::map_external`].
+    pub(crate) fn map_external(
+        &mut self,
+        range: Window,
+        memory: Arc<dyn Owner>,
+    ) -> Result<(), CUresult> {
+        self.host.map_external(range, memory)
     }
 
     /// See [`engine::Client::host_return`].
-    pub(crate) fn take_back(&mut self, range: Window) {
+    pub(crate) fn unmap_external(&mut self, range: Window) {
         self.host.decommit(range);
     }
 
@@ -272,7 +276,7 @@ impl Memory {
         if window.peers().iter().any(|peer| Arc::ptr_eq(peer, other)) {
             return Ok(());
         }
-        window.let_reach(other)?;
+        window.enable_access(other)?;
         // For what the driver itself allocates, such as variables.
         other.enable_peer(self.gpus.get(device).ok_or(nowhere)?)?;
         let mut blocks = self.imports.values().filter(|(_, at)| *at == device);

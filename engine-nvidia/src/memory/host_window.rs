@@ -129,7 +129,11 @@ impl HostWindow {
     /// # Errors
     /// CUDA_ERROR_INVALID_VALUE for a range of which the client has something or that is not granular,
     /// the driver's status; then nothing has changed.
-    pub(crate) fn lend(&mut self, range: Window, memory: Arc<dyn Owner>) -> Result<(), CUresult> {
+    pub(crate) fn map_external(
+        &mut self,
+        range: Window,
+        memory: Arc<dyn Owner>,
+    ) -> Result<(), CUresult> {
         let is_free = is_granular(range)
             && range.bytes > 0
             && self.contains(range)

@@ -120,7 +120,7 @@ impl DeviceWindow {
     ///
     /// # Errors
     /// CUDA_ERROR_PEER_ACCESS_UNSUPPORTED if the devices cannot, and the driver's status.
-    pub(crate) fn let_reach(&mut self, other: &Arc<Device>) -> Result<(), CUresult> {
+    pub(crate) fn enable_access(&mut self, other: &Arc<Device>) -> Result<(), CUresult> {
         let known = |device: &Arc<Device>| Arc::ptr_eq(device, other);
         if known(&self.device) || self.peers.iter().any(known) {
             return Ok(());

@@ -55,12 +55,12 @@ impl SmAllocator {
     /// CUDA_ERROR_INVALID_VALUE for a percentage that is none, CUDA_ERROR_NOT_SUPPORTED for something
     /// reserved if a device cannot be split, CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION if more would be reserved
     /// than there is, and what making parts gives; then nothing has changed.
-    pub(crate) fn join(
+    pub(crate) fn add_client(
         self: &Arc<Self>,
         share: Share,
         group: Option<u32>,
     ) -> Result<SmClaim, CUresult> {
-        let id = self.change(|layout| layout.join(share, group))?;
+        let id = self.change(|layout| layout.add_client(share, group))?;
         Ok(SmClaim {
             shares: Arc::clone(self),
             id,
@@ -70,7 +70,7 @@ impl SmAllocator {
     /// Sets what a group has, or ends it.
     ///
     /// # Errors
-    /// As [`SmAllocator::join`]. Of a group that is ended: its clients keep the parts that they had.
+    /// As [`SmAllocator::add_client`]. Of a group that is ended: its clients keep the parts that they had.
     pub(crate) fn set_group(&self, group: u32, share: Option<GroupShare>) -> Result<(), CUresult> {
         if let Some(share) = share {
             return self.change(|layout| layout.set_group(group, share));
@@ -93,7 +93,7 @@ impl SmAllocator {
             let mut now = self.now.lock();
             let mut next = now.clone();
             let result = change(&mut next)?;
-            next.settle()?;
+            next.solve()?;
             let mut parts = Vec::new();
             let mut missing = Vec::new();
             for seat in next.seats() {
@@ -104,7 +104,7 @@ impl SmAllocator {
             }
             if missing.is_empty() {
                 for (seat, part) in next.seats().zip(parts) {
-                    seat.context.0.set_part(part);
+                    seat.context.0.set_partition(part);
                 }
                 *now = next;
                 drop(now);
@@ -115,7 +115,7 @@ impl SmAllocator {
             drop(now);
             for (device, place) in missing {
                 let device = &self.devices[device];
-                device.make_part(place)?;
+                device.make_green_context(place)?;
             }
         }
     }
@@ -132,7 +132,7 @@ impl SmClaim {
     /// Changes the client's share.
     ///
     /// # Errors
-    /// As [`SmAllocator::join`].
+    /// As [`SmAllocator::add_client`].
     pub(crate) fn set(&self, share: Share) -> Result<(), CUresult> {
         self.shares
             .change(|layout| layout.set_share(self.id, share))
@@ -146,7 +146,7 @@ impl SmClaim {
         self.shares.change(|layout| {
             let device = context.device().number();
             let held = PlannedContext(Arc::clone(context));
-            layout.sit(self.id, held, device, context.percentage());
+            layout.add_context(self.id, held, device, context.percentage());
             Ok(())
         })
     }
@@ -156,13 +156,13 @@ impl SmClaim {
         self.shares
             .now
             .lock()
-            .rise(self.id, &PlannedContext(Arc::clone(context)));
+            .remove_context(self.id, &PlannedContext(Arc::clone(context)));
     }
 }
 
 impl Drop for SmClaim {
     fn drop(&mut self) {
-        self.shares.now.lock().leave(self.id);
+        self.shares.now.lock().remove_client(self.id);
         // What it had reserved is others' now. If no parts can be made for them, they keep those that they
         // have, until the next change.
         let _ = self.shares.change(|_| Ok(()));

@@ -119,12 +119,12 @@ impl<C: Clone + PartialEq> PartitionPlan<C> {
         }
     }
 
-    /// Adds a client, and gives it a number. What follows for places is for [`PartitionPlan::settle`], here and
+    /// Adds a client, and gives it a number. What follows for places is for [`PartitionPlan::solve`], here and
     /// below.
     ///
     /// # Errors
     /// CUDA_ERROR_INVALID_VALUE for a percentage that is none.
-    pub(crate) fn join(&mut self, share: Share, group: Option<u32>) -> Result<u64, CUresult> {
+    pub(crate) fn add_client(&mut self, share: Share, group: Option<u32>) -> Result<u64, CUresult> {
         checks::percentage(share.percentage)?;
         let id = self.next;
         self.next += 1;
@@ -138,7 +138,7 @@ impl<C: Clone + PartialEq> PartitionPlan<C> {
     }
 
     /// Takes out a client.
-    pub(crate) fn leave(&mut self, id: u64) {
+    pub(crate) fn remove_client(&mut self, id: u64) {
         self.clients.remove(&id);
     }
 
@@ -172,7 +172,7 @@ impl<C: Clone + PartialEq> PartitionPlan<C> {
     }
 
     /// Adds a client's context, that is to have so many per cent of its device at most.
-    pub(crate) fn sit(&mut self, id: u64, context: C, device: usize, percentage: f32) {
+    pub(crate) fn add_context(&mut self, id: u64, context: C, device: usize, percentage: f32) {
         if let Some(client) = self.clients.get_mut(&id) {
             client.seats.push(Seat {
                 context,
@@ -184,7 +184,7 @@ impl<C: Clone + PartialEq> PartitionPlan<C> {
     }
 
     /// Takes out a client's context.
-    pub(crate) fn rise(&mut self, id: u64, context: &C) {
+    pub(crate) fn remove_context(&mut self, id: u64, context: &C) {
         if let Some(client) = self.clients.get_mut(&id) {
             client.seats.retain(|seat| seat.context != *context);
         }
@@ -210,7 +210,7 @@ impl<C: Clone + PartialEq> PartitionPlan<C> {
     /// CUDA_ERROR_NOT_SUPPORTED if something is reserved of a device that cannot be split, and
     /// CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION if more is reserved than there is. Then places are not
     /// to be relied on.
-    pub(crate) fn settle(&mut self) -> Result<(), CUresult> {
+    pub(crate) fn solve(&mut self) -> Result<(), CUresult> {
         for device in 0..self.splits.len() {
             let areas = self.areas(device)?;
             self.seat(device, &areas);

@@ -120,7 +120,7 @@ impl LaunchBatches {
     }
 
     /// Whether a launch is to be batched, and not to be issued by itself.
-    pub(crate) fn take(&mut self, launch: &Launch) -> bool {
+    pub(crate) fn should_batch(&mut self, launch: &Launch) -> bool {
         if self.alone > 0 {
             self.alone -= 1;
             return false;
@@ -206,7 +206,7 @@ impl LaunchBatch {
     ) -> Option<Result<Self, CUresult>> {
         let signal_kernel = device.signal_kernel()?;
         let nodes = launches.len() + 1;
-        if !room.take(nodes) {
+        if !room.try_add(nodes) {
             return None;
         }
         let batch = device.within(home, |driver| {
@@ -215,7 +215,7 @@ impl LaunchBatch {
             launched.inspect_err(|_| batch.destroy(driver))?;
             Ok(batch)
         });
-        Some(batch.inspect_err(|_| room.give(nodes)))
+        Some(batch.inspect_err(|_| room.subtract(nodes)))
     }
 
     /// Makes the graph of these launches, in the current context.
@@ -333,7 +333,7 @@ impl LaunchBatch {
 
     /// Destroys it, unless the device has died, and gives back the room for its nodes.
     pub(crate) fn end(&self, device: &Device, room: &BoundedCount) {
-        room.give(self.nodes.len());
+        room.subtract(self.nodes.len());
         if let Ok(driver) = device.enter() {
             self.destroy(driver);
         }

@@ -29,7 +29,7 @@ const WAITING_BYTES: usize = 256 << 20;
 #[derive(Debug)]
 pub(crate) struct ClientStreams {
     /// When the client came.
-    pub(crate) came: Instant,
+    pub(crate) attached_at: Instant,
     pub(crate) observer: Arc<dyn Observer>,
     /// What its modules share.
     pub(crate) code: Arc<ClientCode>,
@@ -69,7 +69,7 @@ impl ClientStreams {
         devices: Vec<Arc<Device>>,
     ) -> Self {
         Self {
-            came: Instant::now(),
+            attached_at: Instant::now(),
             // One zero fill for each device.
             code: Arc::new(ClientCode::new(Arc::clone(&observer), cleared.len())),
             observer,
@@ -144,25 +144,25 @@ impl ClientStreams {
 
     /// Has the poller look, unless the client's own thread does.
     pub(crate) fn wake(&self) {
-        if !self.is_attended() {
+        if !self.is_polled_by_client() {
             self.waker.wake();
         }
     }
 
     /// Whether the client's own thread looks.
-    pub(crate) fn is_attended(&self) -> bool {
+    pub(crate) fn is_polled_by_client(&self) -> bool {
         self.attended.load(Ordering::Acquire)
     }
 
     /// The client's own thread looks from now on.
-    pub(crate) fn attend(&self) {
+    pub(crate) fn start_polling(&self) {
         if !self.attended.load(Ordering::Relaxed) {
             self.attended.store(true, Ordering::Release);
         }
     }
 
     /// The client's own thread looks no more for now, and gives the driver no more work.
-    pub(crate) fn leave(&self) {
+    pub(crate) fn stop_polling(&self) {
         self.pause(true);
         if self.attended.swap(false, Ordering::AcqRel) && self.is_busy() {
             self.waker.wake();
@@ -193,19 +193,19 @@ impl ClientStreams {
 
     /// Notes the kernels that the GPU is at, which a client has left. Looks at streams, so it may wait for
     /// who gives the driver something.
-    pub(crate) fn note_left(&self) {
+    pub(crate) fn note_abandoned_kernels(&self) {
         let busy = self.busy.lock().clone();
         let running = busy.iter().filter_map(|stream| stream.running());
         *self.left.lock() = running.take(MOST_NAMED).collect();
     }
 
     /// What was noted last.
-    pub(crate) fn left(&self) -> Vec<String> {
+    pub(crate) fn abandoned_kernels(&self) -> Vec<String> {
         self.left.lock().clone()
     }
 
     /// Tells the client of every device that has died. `streams` are those with work.
-    pub(crate) fn tell_faults(&self, streams: &[Arc<Stream>]) {
+    pub(crate) fn report_faults(&self, streams: &[Arc<Stream>]) {
         if self.closed.load(Ordering::Acquire) {
             return;
         }
@@ -243,7 +243,7 @@ impl ClientStreams {
             .iter()
             .any(|stream| stream.device().check().is_err())
         {
-            self.tell_faults(scratch);
+            self.report_faults(scratch);
         }
         scratch.retain(|stream| {
             let polled = stream.poll();

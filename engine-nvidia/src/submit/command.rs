@@ -91,13 +91,13 @@ impl Work {
     }
 
     /// About how many bytes it takes while it waits.
-    pub(crate) fn kept(&self) -> usize {
+    pub(crate) fn held_bytes(&self) -> usize {
         size_of::<Self>()
             + match self {
-                Self::Launch(launch) => launch.kept(),
+                Self::Launch(launch) => launch.held_bytes(),
                 Self::Steps(steps) => steps
                     .iter()
-                    .map(|step| size_of::<Step>() + step.kept())
+                    .map(|step| size_of::<Step>() + step.held_bytes())
                     .sum(),
                 _ => 0,
             }
@@ -122,16 +122,16 @@ impl Work {
     }
 
     /// What its length depends on, as far as that can be seen.
-    pub(crate) fn kind(&self) -> WorkSignature {
+    pub(crate) fn signature(&self) -> WorkSignature {
         match self {
-            Self::Launch(launch) => launch.kind(),
+            Self::Launch(launch) => launch.signature(),
             Self::Run(run, part) => run
-                .kind()
+                .signature()
                 .and((part.start as u64) << 32 | part.len() as u64),
             Self::Steps(steps) => steps
                 .iter()
-                .fold(WorkSignature::default(), |kind, step| step.kind(kind)),
-            Self::Readback(readback) => readback.step().kind(WorkSignature::default()),
+                .fold(WorkSignature::default(), |kind, step| step.signature(kind)),
+            Self::Readback(readback) => readback.step().signature(WorkSignature::default()),
             _ => WorkSignature::default(),
         }
     }
@@ -141,8 +141,8 @@ impl Work {
     pub(crate) fn sort(&self) -> (WorkSignature, u32) {
         match self {
             Self::Launch(launch) => (launch.sort(), UNKNOWN_KERNEL),
-            Self::Run(..) => (self.kind(), UNKNOWN_KERNEL),
-            Self::Steps(_) | Self::Readback(_) => (self.kind(), UNKNOWN_COPY),
+            Self::Run(..) => (self.signature(), UNKNOWN_KERNEL),
+            Self::Steps(_) | Self::Readback(_) => (self.signature(), UNKNOWN_COPY),
             Self::Event { .. } | Self::Destroy | Self::Refused(_) => (WorkSignature::default(), 0),
         }
     }
@@ -217,7 +217,7 @@ impl Work {
                 let raw = device.clock().event(driver)?;
                 // SAFETY: event and stream are ours and of this context.
                 if let Err(code) = unsafe { driver.cuEventRecord(raw.0, stream) } {
-                    device.clock().give_back(driver, raw);
+                    device.clock().release_event(driver, raw);
                     return Err(code);
                 }
                 Ok(CompletionAction::Time { event, raw })

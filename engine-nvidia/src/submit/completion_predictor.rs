@@ -101,7 +101,7 @@ impl CompletionPredictor {
     }
 
     /// When it is expected to have none any more.
-    pub(crate) fn due(&self) -> Option<ExpectedCompletion> {
+    pub(crate) fn expected_completion(&self) -> Option<ExpectedCompletion> {
         let began = self.began?;
         let known = self.known.iter().find(|known| known.kind == self.kind)?;
         let length = known.expected;
@@ -129,13 +129,17 @@ mod tests {
                 self.completion_predictor
                     .add(WorkSignature::default().and(kind));
             }
-            let due = self.completion_predictor.due().map(|due| {
+            let due = self.completion_predictor.expected_completion().map(|due| {
                 assert_eq!(due.at - due.near, NEAR.min((due.at - self.now) / 4));
                 due.at - self.now
             });
             self.now += Duration::from_micros(micros);
             self.completion_predictor.end(self.now);
-            assert_eq!(self.completion_predictor.due(), None, "there is no work");
+            assert_eq!(
+                self.completion_predictor.expected_completion(),
+                None,
+                "there is no work"
+            );
             due
         }
     }

@@ -63,7 +63,7 @@ impl Drop for RunBatch {
 impl GraphRun {
     /// Adds a launch behind the others.
     pub(crate) fn add(&mut self, launch: Launch) {
-        self.kind = self.kind.then(launch.kind());
+        self.kind = self.kind.then(launch.signature());
         let has = |module: &Arc<Module>| Arc::ptr_eq(module, launch.module());
         if !self.modules.iter().any(has) {
             self.modules.push(Arc::clone(launch.module()));
@@ -76,8 +76,8 @@ impl GraphRun {
         &self.launches
     }
 
-    /// See [`Work::kind`](crate::submit::command::Work::kind).
-    pub(crate) fn kind(&self) -> WorkSignature {
+    /// See [`Work::signature`](crate::submit::command::Work::signature).
+    pub(crate) fn signature(&self) -> WorkSignature {
         self.kind
     }
 

@@ -121,8 +121,8 @@ impl Launch {
         }
     }
 
-    /// See [`Work::kind`](crate::submit::command::Work::kind).
-    pub(crate) fn kind(&self) -> WorkSignature {
+    /// See [`Work::signature`](crate::submit::command::Work::signature).
+    pub(crate) fn signature(&self) -> WorkSignature {
         let [x, y, z] = self.call.grid.map(u64::from);
         let block = self
             .call
@@ -142,7 +142,7 @@ impl Launch {
     }
 
     /// Bytes that it keeps while it waits.
-    pub(crate) fn kept(&self) -> usize {
+    pub(crate) fn held_bytes(&self) -> usize {
         self.call.parameters.len() + self.attributes.len() * size_of::<CUlaunchAttribute>()
     }
 

@@ -167,9 +167,9 @@ impl PollingState {
                 next_of_all = now + LOOK_AFTER;
             }
             for client in &clients {
-                if all || !client.is_attended() {
+                if all || !client.is_polled_by_client() {
                     polled.add(client.poll(&mut scratch));
-                    busy |= client.is_busy() && !client.is_attended();
+                    busy |= client.is_busy() && !client.is_polled_by_client();
                 }
             }
             if polled.progress || posts != seen {
@@ -213,7 +213,7 @@ impl PollingState {
     fn tell_the_idle(&self, clients: &[Arc<ClientStreams>]) {
         if self.devices.iter().any(|device| device.check().is_err()) {
             for client in clients.iter().filter(|client| !client.is_busy()) {
-                client.tell_faults(&[]);
+                client.report_faults(&[]);
             }
         }
     }

@@ -90,7 +90,7 @@ pub(crate) struct WaitPredictor {
 
 impl WaitPredictor {
     /// Such a copy comes: whether it had better be a readback.
-    pub(crate) fn ask(&mut self) -> bool {
+    pub(crate) fn predict(&mut self) -> bool {
         self.asked = true;
         self.waits
     }
@@ -118,7 +118,7 @@ impl BounceBuffer {
     /// When there is no memory for more.
     pub(crate) fn new(device: &Arc<Device>) -> Result<Self, CUresult> {
         Ok(Self {
-            address: device.bounce_buffers().take(device.driver())?,
+            address: device.bounce_buffers().allocate(device.driver())?,
             device: Arc::clone(device),
         })
     }
@@ -135,7 +135,7 @@ impl BounceBuffer {
 
 impl Drop for BounceBuffer {
     fn drop(&mut self) {
-        self.device.bounce_buffers().give_back(self.address);
+        self.device.bounce_buffers().release(self.address);
     }
 }
 
@@ -181,7 +181,7 @@ impl PendingReadback {
     }
 
     /// Whether all of it has come, as far as can be seen.
-    pub(crate) fn has_come(&mut self) -> bool {
+    pub(crate) fn is_complete(&mut self) -> bool {
         while self.come < self.readback.words() {
             if self.bounce.words()[self.come].load(Ordering::Relaxed) == self.sentinel {
                 return false;
@@ -218,14 +218,14 @@ mod tests {
     #[test]
     fn a_client_is_taken_to_do_what_it_did_last() {
         let mut wait_predictor = WaitPredictor::default();
-        assert!(!wait_predictor.ask());
+        assert!(!wait_predictor.predict());
         wait_predictor.learn(true);
-        assert!(wait_predictor.ask());
+        assert!(wait_predictor.predict());
         wait_predictor.learn(true);
         // What comes with no copy before it says nothing.
         wait_predictor.learn(false);
-        assert!(wait_predictor.ask());
+        assert!(wait_predictor.predict());
         wait_predictor.learn(false);
-        assert!(!wait_predictor.ask());
+        assert!(!wait_predictor.predict());
     }
 }

@@ -24,7 +24,7 @@ pub(super) struct Limits {
     pub(super) share: Share,
     pub(super) memory: Vec<u64>,
     /// The part of each device's multiprocessors that the client is told of, in percent.
-    pub(super) told: Vec<f32>,
+    pub(super) visible_percentages: Vec<f32>,
     /// Of each device, whether it has been reserved for the client and those with it.
     pub(super) reserved: Vec<bool>,
     /// Whether that is a static partition, within which percentages count for nothing.
@@ -48,7 +48,7 @@ impl Limits {
         };
         let text = fields.memory_limit.as_deref().unwrap_or("");
         Ok(Self {
-            told: vec![percentage; devices.len()],
+            visible_percentages: vec![percentage; devices.len()],
             reserved: vec![false; devices.len()],
             partitioned: false,
             share: Share {
@@ -84,12 +84,12 @@ impl GroupMembership {
         let known = |number: Option<u32>| match number {
             None => Ok(None),
             Some(number) => {
-                groups.settle(number, || cancellation.ending().is_some());
+                groups.wait_until_set(number, || cancellation.ending().is_some());
                 let unknown = "the client's group is not known here";
                 let code = CUresult::ERROR_MPS_CONNECTION_FAILED;
                 let group = groups.find(number);
                 let group = group.ok_or_else(|| Refusal::new(code, unknown))?;
-                match group.wrong() {
+                match group.refusal() {
                     Some((code, text)) => Err(Refusal::new(code, text)),
                     None => Ok(Some(group)),
                 }
@@ -99,14 +99,14 @@ impl GroupMembership {
         let nowhere = member.partition == Some(NO_PARTITION);
         let partition = known(member.partition.filter(|_| !nowhere))?;
         if nowhere {
-            limits.told.fill(0.0);
+            limits.visible_percentages.fill(0.0);
         }
         // In a partition nothing else divides its compute.
         let bound = partition.as_ref().or(group.as_ref());
         let compute = bound.and_then(|group| group.compute());
         if let Some(compute) = compute {
             let percentage = compute.share.percentage;
-            for (device, told) in (0..).zip(&mut limits.told) {
+            for (device, told) in (0..).zip(&mut limits.visible_percentages) {
                 match compute.share.device {
                     None => *told = told.min(percentage),
                     Some(on) if on == device => *told = percentage,
@@ -163,7 +163,7 @@ pub(super) fn facts_for_client(
             let all = (*count).max(0).cast_unsigned();
             let granularity = engine.granularity(ordinal);
             // None at all where it can have no context.
-            let granted = match limits.told[ordinal] {
+            let granted = match limits.visible_percentages[ordinal] {
                 0.0 => 0,
                 part => granularity.granted(all, part),
             };

@@ -61,14 +61,14 @@ impl Group {
 
     /// Takes bytes of a device. Says whether they are within the limit.
     #[must_use]
-    pub fn take(&self, device: u32, bytes: u64) -> bool {
+    pub fn charge(&self, device: u32, bytes: u64) -> bool {
         let _one = self.taking.lock();
         self.usage
             .reserve(self.slot, device, bytes, self.limit(device))
     }
 
     /// Gives them back.
-    pub fn give(&self, device: u32, bytes: u64) {
+    pub fn uncharge(&self, device: u32, bytes: u64) {
         if bytes > 0 {
             self.usage.release(self.slot, device, bytes);
         }
@@ -83,7 +83,7 @@ impl Group {
 
     /// Bytes of a device that are left of the limit.
     #[must_use]
-    pub fn left(&self, device: u32) -> u64 {
+    pub fn remaining(&self, device: u32) -> u64 {
         self.limit(device).saturating_sub(self.usage.used(device))
     }
 
@@ -95,7 +95,7 @@ impl Group {
 
     /// Why it takes no clients.
     #[must_use]
-    pub fn wrong(&self) -> Option<LimitError> {
+    pub fn refusal(&self) -> Option<LimitError> {
         self.wrong.lock().clone()
     }
 }
@@ -122,7 +122,7 @@ impl GroupCharge {
 
 impl Drop for GroupCharge {
     fn drop(&mut self) {
-        self.group.give(self.device, self.bytes);
+        self.group.uncharge(self.device, self.bytes);
     }
 }
 
@@ -206,19 +206,19 @@ impl Groups {
 
     /// Waits until everything that the daemon told of a group is done, or `enough` says that there is
     /// no use in waiting any more.
-    pub fn settle(&self, number: u32, enough: impl Fn() -> bool) {
+    pub fn wait_until_set(&self, number: u32, enough: impl Fn() -> bool) {
         let mut known = self.0.known.lock();
         while known.turns.contains_key(&number) && !enough() {
             self.0.turned.wait_for(&mut known, LOOK);
         }
     }
 
-    /// The daemon has told of a group, or of its new limits: these are for [`Groups::set`] to set,
-    /// on a thread that may wait. Until then it is there, and not [settled](Groups::settle).
+    /// The daemon has told of a group, or of its new limits: these are for [`Groups::apply_limits`] to set,
+    /// on a thread that may wait. Until then it is there, and not [settled](Groups::wait_until_set).
     ///
     /// # Errors
     /// When its usage is no such memory.
-    pub fn told(
+    pub fn announce(
         &self,
         engine: &dyn Engine,
         packet: &control_messages::Group,
@@ -251,7 +251,7 @@ impl Groups {
     /// # Errors
     /// When the limits cannot hold. A new group then takes no clients; the limits of one that was
     /// known before stay as they were.
-    pub fn set(
+    pub fn apply_limits(
         &self,
         engine: &dyn Engine,
         packet: &control_messages::Group,
@@ -272,15 +272,15 @@ impl Groups {
         set
     }
 
-    /// The daemon says that a group is no more. What the engine has of it is for [`Groups::end`] to end.
-    pub fn gone(&self, number: u32) -> Option<(SettingTurn, Arc<Group>)> {
+    /// The daemon says that a group is no more. What the engine has of it is for [`Groups::end_in_engine`] to end.
+    pub fn remove(&self, number: u32) -> Option<(SettingTurn, Arc<Group>)> {
         let mut known = self.0.known.lock();
         let group = known.groups.remove(&number)?;
         Some((SettingTurn::new(&self.0, &mut known, number), group))
     }
 
     /// Ends what the engine has of a group, when that is its turn.
-    pub fn end(&self, engine: &dyn Engine, turn: &SettingTurn, group: &Group) {
+    pub fn end_in_engine(&self, engine: &dyn Engine, turn: &SettingTurn, group: &Group) {
         turn.wait();
         if group.compute.lock().is_some_and(|compute| !compute.each) {
             let _ = engine.set_group(group.number, None);
@@ -456,8 +456,8 @@ mod tests {
                 ..control_messages::Group::default()
             };
             let fd = self.usage.as_fd().try_clone_to_owned().unwrap();
-            let turn = self.groups.told(&self.engine, &packet, fd)?;
-            self.groups.set(&self.engine, &packet, &turn)
+            let turn = self.groups.announce(&self.engine, &packet, fd)?;
+            self.groups.apply_limits(&self.engine, &packet, &turn)
         }
     }
 
@@ -471,18 +471,18 @@ mod tests {
             "nothing can be kept free"
         );
         assert!(
-            rig.groups.find(1).unwrap().wrong().is_some(),
+            rig.groups.find(1).unwrap().refusal().is_some(),
             "and no client comes"
         );
         rig.told("", Some("25"), false).unwrap();
         let group = rig.groups.find(1).unwrap();
-        assert!(group.wrong().is_none());
+        assert!(group.refusal().is_none());
         assert!(group.compute().unwrap().each);
         // While somebody is in it, nothing of that can change.
         let (code, _) = rig.told("", Some("50"), false).unwrap_err();
         assert_eq!(code, CUresult::ERROR_NOT_SUPPORTED);
         assert_eq!(group.compute().unwrap().share.percentage, 25.0);
-        assert!(group.wrong().is_none(), "it goes on as it was");
+        assert!(group.refusal().is_none(), "it goes on as it was");
     }
 
     #[test]
@@ -492,19 +492,20 @@ mod tests {
         let group = rig.groups.find(1).unwrap();
         assert_eq!((group.limit(0), group.limit(1)), (1 << 20, 2 << 20));
         assert_eq!(group.limit(2), 0, "there is no such device");
-        assert!(group.take(0, 1 << 20) && !group.take(0, 1) && !group.take(2, 1));
+        assert!(group.charge(0, 1 << 20) && !group.charge(0, 1) && !group.charge(2, 1));
         rig.told("0=2M", None, false).unwrap();
-        assert!(group.take(0, 1 << 20) && group.take(1, 1 << 40));
+        assert!(group.charge(0, 1 << 20) && group.charge(1, 1 << 40));
         assert!(rig.told("2=1M", None, false).is_err());
         assert_eq!(group.limit(0), 2 << 20);
         let kept = GroupCharge::new(group.clone(), 0, 2 << 20);
-        assert_eq!(group.left(0), 0);
+        assert_eq!(group.remaining(0), 0);
         drop(kept);
-        assert_eq!(group.left(0), 2 << 20);
-        let (turn, group) = rig.groups.gone(1).unwrap();
-        rig.groups.end(&rig.engine, &turn, &group);
+        assert_eq!(group.remaining(0), 2 << 20);
+        let (turn, group) = rig.groups.remove(1).unwrap();
+        rig.groups.end_in_engine(&rig.engine, &turn, &group);
         drop(turn);
-        rig.groups.settle(1, || panic!("nothing is left to do"));
+        rig.groups
+            .wait_until_set(1, || panic!("nothing is left to do"));
         assert!(rig.groups.find(1).is_none());
     }
 }

@@ -136,7 +136,7 @@ pub fn admit(
     let memory = SessionMemory::from_fds(memory, HOST_BYTES).map_err(|error| full(&error))?;
     let mut sizes = vec![EXTENT; devices.len()];
     sizes.push(HOST_BYTES);
-    let addresses = InitialWindows::take(&sizes)
+    let addresses = InitialWindows::allocate(&sizes)
         .ok_or_else(|| full(&"no addresses are left for another client"))?;
     let (window, windows) = addresses
         .windows()
@@ -157,7 +157,7 @@ pub fn admit(
             compute_modes: host.compute_modes.clone(),
         },
     ));
-    cancellation.observed_by(observer.clone());
+    cancellation.set_observer(observer.clone());
     let held = host
         .server_memory
         .client(membership.group.as_ref().map(|group| group.number()));
@@ -223,8 +223,8 @@ pub fn admit(
     let may_have: Vec<u32> = granted.iter().map(|&(told, _)| told).collect();
     let counted: &[u32] = if accounts_are_off() { &[] } else { &may_have };
     let accounts = Arc::new(ClientAccounts::new(counted, account.counts()));
-    observer.counted_in(accounts.clone());
-    cancellation.counted_in(accounts.clone());
+    observer.set_accounts(accounts.clone());
+    cancellation.set_accounts(accounts.clone());
     let user_exports = UserExports {
         registry: host.exports.clone(),
         user: User::of(admit.uid, admit.session),
@@ -249,7 +249,7 @@ pub fn admit(
                 connection.clone(),
             ),
             addresses: AddressAccount::default(),
-            held,
+            server_memory: held,
             files: Files::new(
                 (connection.clone(), host.files.clone()),
                 pinned.clone(),

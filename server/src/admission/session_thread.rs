@@ -79,7 +79,7 @@ impl Sessions {
             Ending::SocketClosed if has_ended(pidfd) => Ending::ProcessEnded,
             how => how,
         };
-        name.gone(how, end.reason.as_deref());
+        name.disconnected(how, end.reason.as_deref());
         how
     }
 

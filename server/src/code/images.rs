@@ -98,7 +98,7 @@ impl Images {
     /// # Errors
     /// CUDA_ERROR_INVALID_VALUE for pieces that do not fit each other, CUDA_ERROR_OUT_OF_MEMORY
     /// beyond the bound.
-    pub fn put(
+    pub fn add_piece(
         &mut self,
         image: u64,
         total: u64,
@@ -147,7 +147,7 @@ impl Images {
     /// # Errors
     /// CUDA_ERROR_INVALID_HANDLE when there is none such, CUDA_ERROR_OUT_OF_MEMORY when there was no
     /// memory for it.
-    pub fn take_bytes(&mut self, image: u64) -> Result<Vec<u8>, CUresult> {
+    pub fn remove_bytes(&mut self, image: u64) -> Result<Vec<u8>, CUresult> {
         match self.images.get_mut(&image) {
             Some(Image::TooLarge { .. }) => Err(CUresult::ERROR_OUT_OF_MEMORY),
             Some(Image::Coming { total, bytes, .. }) if bytes.len() as u64 == *total => {
@@ -162,7 +162,12 @@ impl Images {
     ///
     /// # Errors
     /// CUDA_ERROR_OUT_OF_MEMORY when there is no memory to keep that; then it is kept as refused.
-    pub fn loaded(&mut self, image: u64, said: Vec<u8>, descriptor: u64) -> Result<(), CUresult> {
+    pub fn set_engine_reply(
+        &mut self,
+        image: u64,
+        said: Vec<u8>,
+        descriptor: u64,
+    ) -> Result<(), CUresult> {
         let Some(image) = self.images.get_mut(&image) else {
             return Ok(());
         };
@@ -191,7 +196,7 @@ impl Images {
     }
 
     /// Sets what counts for a module of an image that nobody uses, and gives what did until now.
-    pub fn set_unused(&mut self, image: u64, bytes: u64) -> u64 {
+    pub fn set_unused_charge(&mut self, image: u64, bytes: u64) -> u64 {
         match self.images.get_mut(&image) {
             Some(Image::Loaded { unused, .. }) => std::mem::replace(unused, bytes),
             _ => 0,
@@ -200,7 +205,7 @@ impl Images {
 
     /// What the engine said of an image.
     #[must_use]
-    pub fn said(&self, image: u64) -> Option<&[u8]> {
+    pub fn engine_reply(&self, image: u64) -> Option<&[u8]> {
         match self.images.get(&image)? {
             Image::Loaded { said, .. } => Some(said),
             Image::Coming { .. } | Image::TooLarge { .. } => None,
@@ -264,7 +269,7 @@ mod tests {
         offset: u64,
         piece: &[u8],
     ) -> Result<(), CUresult> {
-        images.put(image, total, offset, piece.len() as u64, &mut |into| {
+        images.add_piece(image, total, offset, piece.len() as u64, &mut |into| {
             into.copy_from_slice(piece);
         })
     }
@@ -273,12 +278,12 @@ mod tests {
     fn pieces_in_order_make_an_image() {
         let mut images = Images::new(Arc::new(Bound::new(u64::MAX)));
         put(&mut images, 7, 6, 0, b"abcd").unwrap();
-        assert!(images.take_bytes(7).is_err(), "not all there");
+        assert!(images.remove_bytes(7).is_err(), "not all there");
         put(&mut images, 7, 6, 4, b"ef").unwrap();
-        assert_eq!(images.take_bytes(7).unwrap(), b"abcdef");
-        images.loaded(7, b"said".to_vec(), 0).unwrap();
-        assert_eq!(images.said(7), Some(&b"said"[..]));
-        assert!(images.take_bytes(7).is_err(), "loaded once");
+        assert_eq!(images.remove_bytes(7).unwrap(), b"abcdef");
+        images.set_engine_reply(7, b"said".to_vec(), 0).unwrap();
+        assert_eq!(images.engine_reply(7), Some(&b"said"[..]));
+        assert!(images.remove_bytes(7).is_err(), "loaded once");
         assert!(put(&mut images, 7, 6, 0, b"abcdef").is_err());
         assert!(images.remove(7));
         assert!(!images.remove(7));
@@ -306,7 +311,7 @@ mod tests {
             "has no beginning"
         );
         assert!(put(&mut images, 3, u64::MAX, 0, b"").is_err());
-        assert!(images.put(4, 6, 0, u64::MAX, &mut |_| {}).is_err());
+        assert!(images.add_piece(4, 6, 0, u64::MAX, &mut |_| {}).is_err());
     }
 
     #[test]
@@ -332,13 +337,13 @@ mod tests {
         assert_eq!(put(&mut images, 1, 8, 4, b"efg"), full);
         assert_eq!(held.taken(), 0, "what came of it is gone");
         assert_eq!(put(&mut images, 1, 8, 7, b"h"), Ok(()), "as if it came");
-        assert_eq!(images.take_bytes(1).map(drop), full);
+        assert_eq!(images.remove_bytes(1).map(drop), full);
         put(&mut images, 2, 5, 0, b"abcde").unwrap();
-        images.take_bytes(2).unwrap();
-        images.loaded(2, b"said".to_vec(), 0).unwrap();
+        images.remove_bytes(2).unwrap();
+        images.set_engine_reply(2, b"said".to_vec(), 0).unwrap();
         assert_eq!(held.taken(), 4, "what was said of it stays");
         put(&mut images, 3, 1, 0, b"a").unwrap();
-        assert_eq!(images.loaded(3, b"too long".to_vec(), 0), full);
+        assert_eq!(images.set_engine_reply(3, b"too long".to_vec(), 0), full);
         images.remove(2);
         images.remove(3);
         assert_eq!(held.taken(), 0);
@@ -361,7 +366,7 @@ mod tests {
             .encode();
             put(&mut images, image, 0, 0, b"").unwrap();
             let length = descriptor.len() as u64;
-            images.loaded(image, descriptor, length).unwrap();
+            images.set_engine_reply(image, descriptor, length).unwrap();
             images.variables(image)
         };
         assert_eq!(load(1, vec![]), Ok(Needed::default()));

@@ -74,7 +74,7 @@ impl Modules {
             in_engine.bytes = std::mem::take(&mut needed.device);
         }
         // The one that nobody used is this one now, or is no more.
-        let unused = loader.images.set_unused(request.image, 0);
+        let unused = loader.images.set_unused_charge(request.image, 0);
         let (taken, freed) = match device == UNUSED_ON {
             true => (in_engine.bytes - unused.min(in_engine.bytes), 0),
             false => (in_engine.bytes, unused),
@@ -92,7 +92,7 @@ impl Modules {
             loaded.inspect_err(|_| loader.memory.uncharge(device, taken))
         });
         if loaded.is_err() {
-            loader.images.set_unused(request.image, unused);
+            loader.images.set_unused_charge(request.image, unused);
             loader.release_variables(&variables);
             return loaded;
         }

@@ -190,11 +190,13 @@ impl SharedBlocks {
     pub fn pass_to_group(&self, memory: &mut Memory) {
         for (address, exported) in &self.exports {
             if let Some((device, bytes)) = memory.device_block(*address) {
-                exported.block.keep(memory.pass_to_group(device, bytes));
+                exported
+                    .block
+                    .set_group_charge(memory.pass_to_group(device, bytes));
             }
         }
         for (block, shared) in &self.lingering {
-            shared.keep(memory.pass_to_group(shared.device, block.bytes()));
+            shared.set_group_charge(memory.pass_to_group(shared.device, block.bytes()));
         }
     }
 }

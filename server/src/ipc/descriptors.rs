@@ -120,7 +120,7 @@ impl Descriptors {
         let (ours, theirs) = token_descriptor::make(token).map_err(failed)?;
         let mut state = self.state.lock();
         // Asked with the lock held, under which `charge_orphan` says so.
-        let beyond = memory.left.get().is_some_and(Option::is_none);
+        let beyond = memory.orphan.get().is_some_and(Option::is_none);
         let count = state.counts.get(&session).copied().unwrap_or(0);
         if beyond || count >= ONE_CLIENT || state.given.len() >= self.most {
             return Err(CUresult::ERROR_OUT_OF_MEMORY);
@@ -183,7 +183,7 @@ impl Descriptors {
             }
         });
         drop(all);
-        let refused = memory.left.set(left).is_err();
+        let refused = memory.orphan.set(left).is_err();
         if !fits {
             let of_it = |(_, given): &(&u64, &IssuedDescriptor)| Arc::ptr_eq(&given.memory, memory);
             let numbers: Vec<u64> = state

@@ -45,7 +45,7 @@ pub struct EventMark {
 
 impl Drop for EventMark {
     fn drop(&mut self) {
-        self.event.pass(self.number);
+        self.event.complete(self.number);
     }
 }
 

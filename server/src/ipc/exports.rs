@@ -163,7 +163,7 @@ pub struct SharedBlock {
     owner: Arc<ClientObserver>,
     users: Mutex<Users>,
     /// What it counts for its owner's group when the owner does not count it any more.
-    kept: OnceLock<GroupCharge>,
+    group_charge: OnceLock<GroupCharge>,
 }
 
 #[derive(Debug, Default)]
@@ -194,14 +194,14 @@ impl SharedBlock {
             held,
             owner,
             users: Mutex::default(),
-            kept: OnceLock::new(),
+            group_charge: OnceLock::new(),
         }
     }
 
     /// Its owner ends, and with it its own count.
-    pub fn keep(&self, kept: Option<GroupCharge>) {
+    pub fn set_group_charge(&self, kept: Option<GroupCharge>) {
         if let Some(kept) = kept {
-            let _ = self.kept.set(kept);
+            let _ = self.group_charge.set(kept);
         }
     }
 
@@ -261,9 +261,9 @@ pub struct PhysicalMemory {
     /// The memory.
     pub held: MemoryHandle,
     /// What it counts for its allocator's group when the allocator is gone.
-    pub kept: OnceLock<GroupCharge>,
+    pub group_charge: OnceLock<GroupCharge>,
     /// Or for its user; nothing if the user has too much so already, and descriptors do not hold it.
-    pub left: OnceLock<Option<OrphanedMemory>>,
+    pub orphan: OnceLock<Option<OrphanedMemory>>,
     /// What it is, and counts for its allocator. Last, so that the memory is free by the time that it may be
     /// allocated anew.
     pub charge: PhysicalCharge,
@@ -296,7 +296,7 @@ pub struct Returned(Mutex<Vec<(u32, u64)>>);
 impl Returned {
     /// Takes them.
     #[must_use]
-    pub fn take(&self) -> Vec<(u32, u64)> {
+    pub fn drain(&self) -> Vec<(u32, u64)> {
         std::mem::take(&mut *self.0.lock())
     }
 }
@@ -344,7 +344,7 @@ impl SharedEvent {
     }
 
     /// A record is past.
-    pub fn pass(&self, number: u64) {
+    pub fn complete(&self, number: u64) {
         let mut state = self.state.lock();
         let last = state.ahead.remove(&(number + 1)).unwrap_or(number);
         if state.completed + 1 != number {
@@ -422,11 +422,11 @@ mod tests {
         let event = SharedEvent::default();
         let [one, two, three] = [event.record(), event.record(), event.record()];
         assert_eq!((one, two, three), (1, 2, 3));
-        event.pass(two);
+        event.complete(two);
         assert_eq!(event.progress(), (3, 0));
-        event.pass(one);
+        event.complete(one);
         assert_eq!(event.progress(), (3, 2));
-        event.pass(three);
+        event.complete(three);
         assert_eq!(event.progress(), (3, 3));
     }
 
@@ -437,17 +437,17 @@ mod tests {
         let runs = |event: &SharedEvent| event.state.lock().ahead.len();
         for _ in 0..10_000 {
             let number = event.record();
-            event.pass(number);
+            event.complete(number);
             assert_eq!(runs(&event), 1);
         }
         // In any order: each that is missing parts two runs at most.
         let [a, b, c, d] = [(); 4].map(|()| event.record());
         for (number, expected) in [(b, 2), (d, 3), (c, 2), (a, 1)] {
-            event.pass(number);
+            event.complete(number);
             assert_eq!(runs(&event), expected);
         }
         assert_eq!(event.progress(), (10_005, 0));
-        event.pass(first);
+        event.complete(first);
         assert_eq!(event.progress(), (10_005, 10_005));
         assert_eq!(runs(&event), 0);
     }

@@ -172,7 +172,7 @@ impl MainLoop {
     /// Has a client recorded for who reads at the other end of that socket.
     pub(super) fn record_client(&self, client: &Cancellation, number: u64, socket: OwnedFd) {
         match self.sessions.time_lines.find(number, socket) {
-            Ok(time_line) => client.record_in(time_line),
+            Ok(time_line) => client.set_time_line(time_line),
             Err(error) => {
                 self.log_line(&format!("A client is not recorded: {error}"));
             }

@@ -44,9 +44,9 @@ impl MainLoop {
                     }
                     Ok(Packet::Group(group)) => self.set_group(group, fds),
                     Ok(Packet::GroupGone { group }) => {
-                        if let Some((turn, group)) = self.sessions.host.groups.gone(group) {
+                        if let Some((turn, group)) = self.sessions.host.groups.remove(group) {
                             self.spawn_task(move |host, _| {
-                                host.groups.end(&*host.engine, &turn, &group);
+                                host.groups.end_in_engine(&*host.engine, &turn, &group);
                             });
                         }
                     }
@@ -58,7 +58,7 @@ impl MainLoop {
                                 text: String::new(),
                                 accounts,
                             }),
-                            _ => running.cancellation.change(change),
+                            _ => running.cancellation.request_change(change),
                         },
                         None => self.send(&Packet::Changed {
                             request: change.request,
@@ -112,7 +112,7 @@ impl MainLoop {
     fn set_group(&mut self, group: control_messages::Group, fds: Vec<OwnedFd>) {
         let host = &self.sessions.host;
         let told = match fds.into_iter().next() {
-            Some(usage) => host.groups.told(&*host.engine, &group, usage),
+            Some(usage) => host.groups.announce(&*host.engine, &group, usage),
             None => Err((
                 CUresult::ERROR_INVALID_VALUE,
                 "no descriptor of its usage came".to_owned(),
@@ -122,7 +122,7 @@ impl MainLoop {
         let told = told.and_then(|turn| {
             let group = group.clone();
             let started = self.spawn_task(move |host, log| {
-                let set = host.groups.set(&*host.engine, &group, &turn);
+                let set = host.groups.apply_limits(&*host.engine, &group, &turn);
                 if set.is_ok()
                     && let Some(group) = host.groups.find(group.group)
                     && group.compute().is_some_and(|compute| compute.each)

@@ -25,7 +25,7 @@ pub struct InitialWindows(Vec<Window>);
 impl InitialWindows {
     /// Takes windows of so many bytes, if there are as many addresses.
     #[must_use]
-    pub fn take(sizes: &[u64]) -> Option<Arc<Self>> {
+    pub fn allocate(sizes: &[u64]) -> Option<Arc<Self>> {
         arena().take(sizes).map(Self).map(Arc::new)
     }
 
@@ -67,7 +67,7 @@ pub struct ExtraWindow {
 impl AddressAccount {
     /// Takes a window of at least so many bytes, if the client may have as many.
     #[must_use]
-    pub fn take(&self, bytes: u64) -> Option<Arc<ExtraWindow>> {
+    pub fn allocate(&self, bytes: u64) -> Option<Arc<ExtraWindow>> {
         let mut grown = self.0.lock();
         if grown.windows >= MOST_WINDOWS {
             return None;
@@ -108,17 +108,17 @@ mod tests {
     #[test]
     fn a_client_has_only_so_many_windows_and_gets_back_what_it_gave() {
         let account = AddressAccount::default();
-        let mut windows: Vec<_> = std::iter::from_fn(|| account.take(1)).collect();
+        let mut windows: Vec<_> = std::iter::from_fn(|| account.allocate(1)).collect();
         assert_eq!(windows.len(), MOST_WINDOWS);
         assert!(
-            AddressAccount::default().take(1).is_some(),
+            AddressAccount::default().allocate(1).is_some(),
             "another client"
         );
         let last = windows.pop();
         let held = last.clone();
         drop(last);
-        assert!(account.take(1).is_none(), "somebody still uses it");
+        assert!(account.allocate(1).is_none(), "somebody still uses it");
         drop(held);
-        assert!(account.take(1).is_some());
+        assert!(account.allocate(1).is_some());
     }
 }

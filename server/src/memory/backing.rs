@@ -20,7 +20,10 @@ impl Backing for ClientBacking<'_> {
         self.0.decommit(range);
     }
     fn extend(&mut self, device: u32, bytes: u64) -> Result<Window, CUresult> {
-        let addresses = self.1.take(bytes).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
+        let addresses = self
+            .1
+            .allocate(bytes)
+            .ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
         let window = addresses.window();
         self.0.window_add(device, window, addresses)?;
         Ok(window)

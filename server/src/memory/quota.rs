@@ -163,7 +163,7 @@ impl Memory {
             return Err(CUresult::ERROR_OUT_OF_MEMORY);
         }
         if let (Some(group), Some(device)) = (&self.group, place.device())
-            && !group.take(device, bytes)
+            && !group.charge(device, bytes)
         {
             if place.on_host() {
                 self.pinned.give(bytes);
@@ -186,7 +186,7 @@ impl Memory {
         let bytes = bytes.min(quota.used());
         quota.count(quota.used() - bytes);
         if let (Some(group), Some(device)) = (&self.group, place.device()) {
-            group.give(device, bytes);
+            group.uncharge(device, bytes);
         }
         if place.on_host() {
             let bytes = bytes.min(self.pinned_used);
@@ -427,7 +427,7 @@ impl Memory {
         let mut left = pool.limit.saturating_sub(pool.used());
         let mut total = pool.limit;
         if let Some(group) = &self.group {
-            left = left.min(group.left(device));
+            left = left.min(group.remaining(device));
             total = total.min(group.limit(device));
         }
         Some((left.min(vacant.saturating_add(pool.heap.unused())), total))
@@ -453,7 +453,7 @@ impl Drop for Memory {
         self.pinned.give(self.pinned_used);
         if let Some(group) = &self.group {
             for (device, pool) in (0..).zip(&self.devices) {
-                group.give(device, pool.used());
+                group.uncharge(device, pool.used());
             }
         }
     }

@@ -182,8 +182,8 @@ impl VirtualMemory {
         };
         let physical = Arc::new(PhysicalMemory {
             held,
-            kept: OnceLock::new(),
-            left: OnceLock::new(),
+            group_charge: OnceLock::new(),
+            orphan: OnceLock::new(),
             charge,
         });
         self.charged.push(Arc::downgrade(&physical));
@@ -218,7 +218,7 @@ impl VirtualMemory {
 
     /// Counts physical memory back that nobody has any more.
     pub fn uncharge_returned(&mut self, memory: &mut Memory) {
-        let returned = self.returned.take();
+        let returned = self.returned.drain();
         if returned.is_empty() {
             return;
         }
@@ -368,7 +368,7 @@ impl VirtualMemory {
         for physical in self.charged.iter().filter_map(Weak::upgrade) {
             let PhysicalCharge { device, bytes, .. } = physical.charge;
             if let Some(kept) = memory.pass_to_group(device, bytes) {
-                let _ = physical.kept.set(kept);
+                let _ = physical.group_charge.set(kept);
                 continue;
             }
             let (user, most) = (self.user_exports.user, memory.limit(device));

@@ -18,7 +18,7 @@ impl Session {
     /// Kernels go to the engine.
     pub(crate) fn count_launches(&self, at: At, kernels: u64) {
         self.accounts
-            .launched(self.device_of_stream(at.stream), kernels);
+            .add_launches(self.device_of_stream(at.stream), kernels);
     }
 
     /// A copy goes to the engine.
@@ -55,7 +55,7 @@ impl Session {
 
     fn count_bytes(&self, at: At, direction: Direction, bytes: u64) {
         self.accounts
-            .copied(self.device_of_stream(at.stream), direction, bytes);
+            .add_copy(self.device_of_stream(at.stream), direction, bytes);
     }
 
     fn is_on_host(&self, space: u32, address: u64) -> bool {

@@ -53,7 +53,7 @@ impl Session {
 
     /// Keeps the place of something that is over when it comes to its turn in a stream: an empty record,
     /// so that whoever is before it in the stream is complete before it is.
-    fn keep_place(&mut self, at: At) -> Result<(), CUresult> {
+    fn post_empty_record(&mut self, at: At) -> Result<(), CUresult> {
         let mark = EventRecord {
             event: 0,
             timing: 0,
@@ -100,7 +100,7 @@ impl Operations for Session {
     }
 
     fn image_put(&mut self, request: &ImagePut, _: &[u8]) -> Result<(), CUresult> {
-        self.put_piece(request)
+        self.add_image_piece(request)
     }
 
     fn mem_alloc(
@@ -209,7 +209,7 @@ impl Operations for Session {
             .shared_events
             .remove_mark(request.event, request.number)?;
         // The place says when the record is past.
-        self.keep_place(at)?;
+        self.post_empty_record(at)?;
         self.shared_events
             .put_in_stream(at, mark, &self.observer.progress);
         Ok(())
@@ -217,7 +217,7 @@ impl Operations for Session {
 
     fn event_await(&mut self, at: At, _: &EventAwait, _: &[u8]) -> Result<(), CUresult> {
         // Over by now, as any wait that comes here.
-        self.keep_place(at)
+        self.post_empty_record(at)
     }
 
     fn peer_access(
@@ -372,17 +372,17 @@ impl Operations for Session {
 
     fn stream_wait(&mut self, at: At, _: &StreamWait, _: &[u8]) -> Result<(), CUresult> {
         // The wait is over.
-        self.keep_place(at)
+        self.post_empty_record(at)
     }
 
     fn host_barrier(&mut self, at: At, _: &HostBarrier, _: &[u8]) -> Result<(), CUresult> {
         // Released by now.
-        self.keep_place(at)
+        self.post_empty_record(at)
     }
 
     fn value_wait(&mut self, at: At, _: &ValueWait, _: &[u8]) -> Result<(), CUresult> {
-        self.value_waits.pass(at)?;
-        self.keep_place(at)
+        self.value_waits.finish(at)?;
+        self.post_empty_record(at)
     }
 
     fn stream_connect(&mut self, request: &StreamConnect, _: &[u8]) -> Result<(), CUresult> {
@@ -430,7 +430,7 @@ impl Operations for Session {
             self.broken = Some(violation.to_string());
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
-        self.observer.context_made(context, request.device);
+        self.observer.context_created(context, request.device);
         // Noted even if the engine fails, so that the client can end it and try again.
         self.contexts[context as usize] = Some(request.device);
         let allowed = match self.partition {
@@ -529,8 +529,8 @@ impl Operations for Session {
         let begun = Instant::now();
         let fields = self.modules.load(request, device, loader, reply)?;
         let took = u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        self.accounts.loaded(device, took);
-        self.place_reply(request.staging, request.capacity, reply);
+        self.accounts.add_module_load(device, took);
+        self.move_reply_to_staging(request.staging, request.capacity, reply);
         Ok(fields)
     }
 
@@ -559,12 +559,12 @@ impl Operations for Session {
         _: &[u8],
         reply: &mut Vec<u8>,
     ) -> Result<TraceTakeReply, CUresult> {
-        let dropped = self.observer.recording.take_for_client(reply);
+        let dropped = self.observer.recording.drain_for_client(reply);
         Ok(TraceTakeReply { dropped })
     }
 
     fn trace_put(&mut self, _: &TracePut, data: &[u8]) -> Result<(), CUresult> {
-        self.observer.recording.told(data);
+        self.observer.recording.add_client_records(data);
         Ok(())
     }
 

@@ -76,7 +76,7 @@ impl Session {
             if self.value_waits.poll(&mut *self.client, &self.observer) || assisted || kept {
                 continue;
             }
-            let blocked = self.is_blocked() || self.value_waits.are_asked();
+            let blocked = self.is_blocked() || self.value_waits.has_active();
             let polled = self.client.poll();
             if polled == PollResult::Progress {
                 continue;
@@ -188,7 +188,7 @@ impl Session {
                     stream: header.channel,
                     sequence: header.sequence,
                 };
-                self.take_stream_record(opcode, at, record)?;
+                self.admit_stream_record(opcode, at, record)?;
             }
             // Taken out, since it may have to be kept.
             Some(_) if self.must_stall(record) => self.stalled = Some(std::mem::take(record)),
@@ -233,7 +233,7 @@ impl Session {
                     if came > 0 {
                         let is_value = record.header.opcode == Opcode::ValueWait as u16;
                         let value = is_value.then_some(HoldReason::Value);
-                        self.tell_of_hold(at, came, why.map(|why| value.unwrap_or(why)));
+                        self.record_hold(at, came, why.map(|why| value.unwrap_or(why)));
                     }
                     self.submit(at, &record)?;
                 }
@@ -250,14 +250,14 @@ impl Session {
     }
 
     /// A record is no longer held back that came then. What was before it in its stream is not why.
-    fn tell_of_hold(&mut self, at: At, came: u64, why: Option<HoldReason>) {
+    fn record_hold(&mut self, at: At, came: u64, why: Option<HoldReason>) {
         let now = clock::now();
         let before = self.released.insert(at.stream, now).unwrap_or(0);
         if let Some(why) = why {
             let since = came.max(before);
             let device = self.device_of_stream(at.stream);
             let recording = &self.observer.recording;
-            recording.held(at, device, why, (since, now));
+            recording.add_hold(at, device, why, (since, now));
         }
     }
 }

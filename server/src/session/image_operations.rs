@@ -26,7 +26,7 @@ const MOST_LOG: usize = 1000;
 
 impl Session {
     /// Takes a piece of an image out of staging memory.
-    pub(crate) fn put_piece(&mut self, request: &ImagePut) -> Result<(), CUresult> {
+    pub(crate) fn add_image_piece(&mut self, request: &ImagePut) -> Result<(), CUresult> {
         let staging = &self.staging;
         let length = staging.len() as u64;
         let end = request.staging.checked_add(request.bytes);
@@ -34,7 +34,7 @@ impl Session {
             self.broken = Some("an image's piece lies outside of staging memory".into());
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
-        self.images.put(
+        self.images.add_piece(
             request.image,
             request.total,
             request.offset,
@@ -52,7 +52,7 @@ impl Session {
         let image = request.image;
         // Of what is to be linked with others the engine keeps nothing.
         let kept = request.options & IMAGE_PART == 0;
-        let mut fields = match self.images.take_bytes(image) {
+        let mut fields = match self.images.remove_bytes(image) {
             Err(code @ CUresult::ERROR_OUT_OF_MEMORY) => {
                 self.images.remove(image);
                 ImageLoadReply::written(code, &[], NOT_HELD, reply)
@@ -64,7 +64,9 @@ impl Session {
                 })?
             }
         };
-        let said = self.images.loaded(image, reply.clone(), fields.descriptor);
+        let said = self
+            .images
+            .set_engine_reply(image, reply.clone(), fields.descriptor);
         let counted = match said {
             Err(code) => Err((code, NOT_HELD)),
             Ok(()) if fields.status == 0 && kept => {
@@ -79,7 +81,7 @@ impl Session {
             reply.clear();
             fields = ImageLoadReply::written(code, &[], why, reply);
             // Short enough to be kept in any case; if not, it is not said again.
-            let _ = self.images.loaded(image, reply.clone(), 0);
+            let _ = self.images.set_engine_reply(image, reply.clone(), 0);
         }
         if fields.status != 0 {
             // A program often shows the code alone.
@@ -91,7 +93,7 @@ impl Session {
                 fields.status
             ));
         }
-        self.place_reply(request.staging, request.capacity, reply);
+        self.move_reply_to_staging(request.staging, request.capacity, reply);
         Ok(fields)
     }
 
@@ -100,14 +102,14 @@ impl Session {
         if self.observer.keeps_variables() {
             let bytes = self.images.variables(image)?.device;
             self.memory.charge(UNUSED_ON, bytes)?;
-            self.images.set_unused(image, bytes);
+            self.images.set_unused_charge(image, bytes);
         }
         Ok(())
     }
 
     /// Ends an image.
     pub(crate) fn unload_image(&mut self, request: &ImageUnload) {
-        let unused = self.images.set_unused(request.image, 0);
+        let unused = self.images.set_unused_charge(request.image, 0);
         if self.images.remove(request.image) {
             // The engine knows it only if it took it; either way it is gone.
             let _ = self.client.image_unload(request, &[]);
@@ -120,7 +122,7 @@ impl Session {
         &self,
         request: &ImageDescribe,
     ) -> Result<ImageDescribeReply, CUresult> {
-        let said = self.images.said(request.image);
+        let said = self.images.engine_reply(request.image);
         let said = said.ok_or(CUresult::ERROR_INVALID_HANDLE)?;
         if !self.to_staging(request.staging, request.capacity, said) {
             return Err(CUresult::ERROR_INVALID_VALUE);
@@ -145,7 +147,7 @@ impl Session {
 
     /// Sends a long reply by way of staging; a short one stays where it is. What fits nowhere is not
     /// sent, and the client asks again.
-    pub(crate) fn place_reply(&self, staging: u64, capacity: u64, reply: &mut Vec<u8>) {
+    pub(crate) fn move_reply_to_staging(&self, staging: u64, capacity: u64, reply: &mut Vec<u8>) {
         if reply.len() > REPLY_DATA {
             self.to_staging(staging, capacity, reply);
             reply.clear();

@@ -20,7 +20,7 @@ impl Session {
                 Ok(()) => (CUresult::SUCCESS, String::new()),
                 Err(wrong) => wrong,
             };
-            self.observer.tell(ServerEvent::Changed {
+            self.observer.push_event(ServerEvent::Changed {
                 request: change.request,
                 code,
                 text,

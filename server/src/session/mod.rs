@@ -128,7 +128,7 @@ pub struct SessionParts {
     /// Its addresses beside those that it begins with.
     pub addresses: AddressAccount,
     /// What may be held for it of the server's memory.
-    pub held: Arc<Bound>,
+    pub server_memory: Arc<Bound>,
     /// Its files.
     pub files: Files,
     /// Its part of the devices' time.
@@ -160,8 +160,8 @@ impl Session {
             observer: parts.observer,
             scheduler: StreamScheduler::default(),
             memory: parts.memory,
-            images: Images::new(parts.held.clone()),
-            waiting: Charge::new(parts.held),
+            images: Images::new(parts.server_memory.clone()),
+            waiting: Charge::new(parts.server_memory),
             modules: Modules::default(),
             shared_blocks: parts.shared_blocks,
             shared_events: parts.shared_events,

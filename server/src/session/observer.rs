@@ -50,7 +50,7 @@ struct ToBeRecorded {
 
 impl Cancellation {
     /// Says where it is counted what the client has had.
-    pub fn counted_in(&self, accounts: Arc<ClientAccounts>) {
+    pub fn set_accounts(&self, accounts: Arc<ClientAccounts>) {
         let _ = self.accounts.set(accounts);
     }
 
@@ -65,7 +65,7 @@ impl Cancellation {
     }
 
     /// Has the client recorded, from its first call on if it is not there yet.
-    pub fn record_in(&self, time_line: Arc<TimeLine>) {
+    pub fn set_time_line(&self, time_line: Arc<TimeLine>) {
         let mut recorded = self.recorded.lock();
         match &recorded.observer {
             Some(observer) => time_line.add(observer),
@@ -74,7 +74,7 @@ impl Cancellation {
     }
 
     /// Says what there is to record of the client, which has not been welcomed yet.
-    pub fn observed_by(&self, observer: Arc<ClientObserver>) {
+    pub fn set_observer(&self, observer: Arc<ClientObserver>) {
         let mut recorded = self.recorded.lock();
         if let Some(time_line) = recorded.time_line.take() {
             time_line.add(&observer);
@@ -85,7 +85,7 @@ impl Cancellation {
     /// The session is over, or never began.
     pub fn nothing_to_observe(&self) {
         if let Some(observer) = self.recorded.lock().observer.take() {
-            observer.recording.client_left();
+            observer.recording.client_ended();
         }
     }
 
@@ -96,7 +96,7 @@ impl Cancellation {
     }
 
     /// Has the session make a change.
-    pub fn change(&self, change: Change) {
+    pub fn request_change(&self, change: Change) {
         let mut changes = self.changes.lock();
         changes.push(change);
         drop(changes);
@@ -129,7 +129,7 @@ impl Cancellation {
         self.how.get().copied()
     }
 
-    /// From now on [`Cancellation::end`] and [`Cancellation::change`] wake the session; the caller then looks at
+    /// From now on [`Cancellation::end`] and [`Cancellation::request_change`] wake the session; the caller then looks at
     /// [`Cancellation::ending`] and [`Cancellation::take_limit_changes`].
     pub fn wake_with(&self, bell: Arc<Publisher>) {
         let _ = self.bell.set(bell);
@@ -246,7 +246,7 @@ impl ClientObserver {
     }
 
     /// Tells the main thread something.
-    pub fn tell(&self, event: ServerEvent) {
+    pub fn push_event(&self, event: ServerEvent) {
         self.channels.events.push(event);
     }
 
@@ -257,12 +257,12 @@ impl ClientObserver {
     }
 
     /// Says where it is counted what the client has had.
-    pub fn counted_in(&self, accounts: Arc<ClientAccounts>) {
+    pub fn set_accounts(&self, accounts: Arc<ClientAccounts>) {
         let _ = self.accounts.set(accounts);
     }
 
     /// A context's slot has a new one, on this device, which is not dead.
-    pub fn context_made(&self, context: u32, device: u32) {
+    pub fn context_created(&self, context: u32, device: u32) {
         if let Some(place) = self.devices.get(context as usize) {
             place.store(device, Ordering::Relaxed);
             self.dead.fetch_and(!(1 << context), Ordering::Relaxed);
@@ -334,9 +334,9 @@ impl Observer for ClientObserver {
 
     fn ran(&self, span: &Span) {
         if let Some(accounts) = self.accounts.get() {
-            accounts.ran(span);
+            accounts.add_busy_time(span);
         }
-        self.recording.ran(std::slice::from_ref(span));
+        self.recording.add_spans(std::slice::from_ref(span));
     }
 
     fn ran_each(&self, spans: &[Span]) {
@@ -348,33 +348,33 @@ impl Observer for ClientObserver {
             };
             for together in spans.chunk_by(follows) {
                 if let (Some(first), Some(last)) = (together.first(), together.last()) {
-                    accounts.ran(&Span {
+                    accounts.add_busy_time(&Span {
                         began: first.began,
                         ..*last
                     });
                 }
             }
         }
-        self.recording.ran(spans);
+        self.recording.add_spans(spans);
     }
 
     fn wants_each_span(&self) -> bool {
-        self.recording.is_kept()
+        self.recording.is_on()
     }
 
     fn held(&self, at: At, device: u32, why: HoldReason, nanoseconds: u64) {
         let now = clock::now();
         let since = now.saturating_sub(nanoseconds);
         if let (true, Some(accounts)) = (why.is_others(), self.accounts.get()) {
-            accounts.waited(device, since, now);
+            accounts.add_wait(device, since, now);
         }
-        self.recording.held(at, device, why, (since, now));
+        self.recording.add_hold(at, device, why, (since, now));
     }
 
     fn slowed(&self, device: u32, nanoseconds: u64) {
         if let Some(accounts) = self.accounts.get() {
             let now = clock::now();
-            accounts.waited(device, now.saturating_sub(nanoseconds), now);
+            accounts.add_wait(device, now.saturating_sub(nanoseconds), now);
         }
     }
 
@@ -393,7 +393,7 @@ impl Observer for ClientObserver {
         self.publisher.fault(context, code);
         if let Some(accounts) = self.accounts.get() {
             let device = self.devices.get(context as usize);
-            accounts.faulted(device.map_or(0, |device| device.load(Ordering::Relaxed)));
+            accounts.add_fault(device.map_or(0, |device| device.load(Ordering::Relaxed)));
         }
         let earlier = self.faults.fetch_add(1, Ordering::Relaxed).min(MAX_FAULTS);
         if earlier == MAX_FAULTS {
@@ -410,7 +410,7 @@ impl Observer for ClientObserver {
         });
         if earlier + 1 == MAX_FAULTS {
             self.name
-                .of_fault("further faults of this client are not reported");
+                .fault_line("further faults of this client are not reported");
         }
     }
 

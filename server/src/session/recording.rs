@@ -34,14 +34,14 @@ impl Room {
         Self(AtomicUsize::new(bytes))
     }
 
-    fn take(&self, bytes: usize) -> bool {
+    fn reserve(&self, bytes: usize) -> bool {
         let less = |left: usize| left.checked_sub(bytes);
         self.0
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, less)
             .is_ok()
     }
 
-    fn give(&self, bytes: usize) {
+    fn release(&self, bytes: usize) {
         self.0.fetch_add(bytes, Ordering::Relaxed);
     }
 }
@@ -71,7 +71,7 @@ pub struct Time {
 
 impl Time {
     /// Writes it as it travels.
-    pub fn put(&self, out: &mut Vec<u8>) {
+    pub fn encode(&self, out: &mut Vec<u8>) {
         let stream = u64::from(self.at.stream);
         let device = u64::from(self.device) | self.kind << 32;
         for word in [stream, self.at.sequence, self.began, self.ended, device] {
@@ -84,7 +84,7 @@ impl Time {
 struct Kept {
     reader: Reader,
     spans: VecDeque<Time>,
-    told: Vec<Vec<u8>>,
+    client_records: Vec<Vec<u8>>,
     told_bytes: usize,
     dropped: u64,
     /// Whether the client is gone.
@@ -107,7 +107,7 @@ impl Kept {
             last.began = last.began.min(time.began);
             last.ended = last.ended.max(time.ended);
         } else if self.spans.len() < MOST_SPANS
-            && room.is_none_or(|room| room.take(size_of::<Time>()))
+            && room.is_none_or(|room| room.reserve(size_of::<Time>()))
         {
             self.spans.push_back(time);
         } else {
@@ -118,10 +118,10 @@ impl Kept {
     /// Forgets what is kept.
     fn clear(&mut self) {
         if let Reader::TimeLine(room) = &self.reader {
-            room.give(self.spans.len() * size_of::<Time>() + self.told_bytes);
+            room.release(self.spans.len() * size_of::<Time>() + self.told_bytes);
         }
         self.spans.clear();
-        self.told.clear();
+        self.client_records.clear();
         self.told_bytes = 0;
         self.dropped = 0;
     }
@@ -133,7 +133,7 @@ pub struct Taken {
     /// When the device worked and operations waited, oldest first.
     pub spans: Vec<Time>,
     /// What the client told.
-    pub told: Vec<Vec<u8>>,
+    pub client_records: Vec<Vec<u8>>,
     /// What there was no room for, since the last time.
     pub dropped: u64,
     /// Whether nothing more comes.
@@ -163,12 +163,12 @@ pub struct Recording {
 
 impl Recording {
     /// Whether anything is kept.
-    pub fn is_kept(&self) -> bool {
+    pub fn is_on(&self) -> bool {
         self.is_kept.load(Ordering::Relaxed)
     }
 
     /// A device worked for the client; from any thread.
-    pub fn ran(&self, spans: &[Span]) {
+    pub fn add_spans(&self, spans: &[Span]) {
         let times = spans.iter().map(|span| Time {
             at: span.at,
             device: span.device,
@@ -183,7 +183,7 @@ impl Recording {
     }
 
     /// An operation was held back from then until then; from any thread.
-    pub fn held(&self, at: At, device: u32, why: HoldReason, (began, ended): (u64, u64)) {
+    pub fn add_hold(&self, at: At, device: u32, why: HoldReason, (began, ended): (u64, u64)) {
         let kind = why.span_kind();
         self.keep(std::iter::once(Time {
             at,
@@ -195,7 +195,7 @@ impl Recording {
     }
 
     fn keep(&self, times: impl Iterator<Item = Time>) {
-        if !self.is_kept() {
+        if !self.is_on() {
             return;
         }
         let Some(kept) = self.kept.get() else {
@@ -208,7 +208,7 @@ impl Recording {
     }
 
     /// The client tells of its calls and work.
-    pub fn told(&self, bytes: &[u8]) {
+    pub fn add_client_records(&self, bytes: &[u8]) {
         let Some(kept) = self.kept.get() else {
             return;
         };
@@ -218,9 +218,9 @@ impl Recording {
         let Reader::TimeLine(room) = &kept.reader else {
             return;
         };
-        if kept.told_bytes + bytes.len() <= MOST_TOLD && room.take(bytes.len()) {
+        if kept.told_bytes + bytes.len() <= MOST_TOLD && room.reserve(bytes.len()) {
             kept.told_bytes += bytes.len();
-            kept.told.push(bytes.to_vec());
+            kept.client_records.push(bytes.to_vec());
         } else {
             kept.dropped += 1;
         }
@@ -228,7 +228,7 @@ impl Recording {
 
     /// Puts the oldest spans into a reply to the client, and says how many were dropped so far. From the first time on
     /// they are kept for the client, and for no time line.
-    pub fn take_for_client(&self, reply: &mut Vec<u8>) -> u64 {
+    pub fn drain_for_client(&self, reply: &mut Vec<u8>) -> u64 {
         let mut kept = self.kept.get_or_init(Mutex::default).lock();
         if !matches!(kept.reader, Reader::Client) {
             kept.clear();
@@ -237,7 +237,7 @@ impl Recording {
         }
         let count = kept.spans.len().min(IN_REPLY);
         for span in kept.spans.drain(..count) {
-            span.put(reply);
+            span.encode(reply);
         }
         kept.dropped
     }
@@ -254,7 +254,7 @@ impl Recording {
     }
 
     /// What is kept for the time line that began.
-    pub fn take(&self) -> Taken {
+    pub fn drain(&self) -> Taken {
         let Some(kept) = self.kept.get() else {
             return Taken::default();
         };
@@ -266,11 +266,11 @@ impl Recording {
                 ..Taken::default()
             };
         };
-        room.give(kept.spans.len() * size_of::<Time>() + kept.told_bytes);
+        room.release(kept.spans.len() * size_of::<Time>() + kept.told_bytes);
         kept.told_bytes = 0;
         Taken {
             spans: kept.spans.drain(..).collect(),
-            told: std::mem::take(&mut kept.told),
+            client_records: std::mem::take(&mut kept.client_records),
             dropped: std::mem::take(&mut kept.dropped),
             state: match kept.over {
                 true => State::Over,
@@ -297,7 +297,7 @@ impl Recording {
     }
 
     /// The client is gone.
-    pub fn client_left(&self) {
+    pub fn client_ended(&self) {
         if let Some(kept) = self.kept.get() {
             kept.lock().over = true;
         }
@@ -326,12 +326,15 @@ mod tests {
     fn spans_are_kept_for_the_client_from_its_first_question_on() {
         let recording = Recording::default();
         let mut reply = Vec::new();
-        recording.ran(&[span(1, 0)]);
-        assert_eq!((recording.take_for_client(&mut reply), reply.len()), (0, 0));
-        recording.ran(&[span(2, 100)]);
-        recording.ran(&[span(2, 50)]);
-        recording.held(span(3, 0).at, 1, HoldReason::Others, (30, 37));
-        assert_eq!(recording.take_for_client(&mut reply), 0);
+        recording.add_spans(&[span(1, 0)]);
+        assert_eq!(
+            (recording.drain_for_client(&mut reply), reply.len()),
+            (0, 0)
+        );
+        recording.add_spans(&[span(2, 100)]);
+        recording.add_spans(&[span(2, 50)]);
+        recording.add_hold(span(3, 0).at, 1, HoldReason::Others, (30, 37));
+        assert_eq!(recording.drain_for_client(&mut reply), 0);
         let words: Vec<u64> = reply
             .chunks_exact(8)
             .map(|bytes| u64::from_le_bytes(bytes.try_into().unwrap()))
@@ -340,10 +343,10 @@ mod tests {
         assert_eq!((words[6], words[8] - words[7]), (3, 7));
         assert_eq!(words[9], 1 | HoldReason::Others.span_kind() << 32);
         for sequence in 0..MOST_SPANS as u64 + 5 {
-            recording.ran(&[span(sequence, sequence)]);
+            recording.add_spans(&[span(sequence, sequence)]);
         }
         reply.clear();
-        assert_eq!(recording.take_for_client(&mut reply), 5);
+        assert_eq!(recording.drain_for_client(&mut reply), 5);
         assert_eq!(reply.len(), IN_REPLY * SPAN_BYTES);
     }
 
@@ -351,8 +354,8 @@ mod tests {
     fn times_of_one_look_are_kept_one_by_one() {
         let recording = Recording::default();
         assert!(recording.begin(Arc::new(Room::new(1 << 20))));
-        recording.ran(&[span(1, 0), span(2, 10), span(2, 15), span(3, 30)]);
-        let spans = recording.take().spans;
+        recording.add_spans(&[span(1, 0), span(2, 10), span(2, 15), span(3, 30)]);
+        let spans = recording.drain().spans;
         let times = spans.iter().map(|it| (it.at.sequence, it.began, it.ended));
         let times: Vec<_> = times.collect();
         assert_eq!(times, [(1, 0, 10), (2, 10, 25), (3, 30, 40)]);
@@ -363,38 +366,38 @@ mod tests {
         let recording = Recording::default();
         let room = Arc::new(Room::new(3 * size_of::<Time>() + 10));
         assert!(recording.begin(room.clone()) && !recording.begin(room.clone()));
-        recording.told(b"0123456789");
-        recording.told(b"x".repeat(size_of::<Time>() * 3 + 1).as_slice());
+        recording.add_client_records(b"0123456789");
+        recording.add_client_records(b"x".repeat(size_of::<Time>() * 3 + 1).as_slice());
         for sequence in 0..5 {
-            recording.ran(&[span(sequence, sequence)]);
+            recording.add_spans(&[span(sequence, sequence)]);
         }
-        let taken = recording.take();
+        let taken = recording.drain();
         assert_eq!(
-            (taken.spans.len(), taken.told.len(), taken.dropped),
+            (taken.spans.len(), taken.client_records.len(), taken.dropped),
             (3, 1, 3)
         );
-        recording.ran(&[span(9, 9)]);
-        recording.client_left();
-        let taken = recording.take();
+        recording.add_spans(&[span(9, 9)]);
+        recording.client_ended();
+        let taken = recording.drain();
         assert_eq!(
             (taken.spans.len(), taken.dropped, taken.state),
             (1, 0, State::Over)
         );
-        recording.ran(&[span(10, 10)]);
+        recording.add_spans(&[span(10, 10)]);
         recording.end();
         assert_eq!(room.0.load(Ordering::Relaxed), 3 * size_of::<Time>() + 10);
-        recording.ran(&[span(11, 11)]);
+        recording.add_spans(&[span(11, 11)]);
         assert!(recording.begin(room), "it is free again");
-        assert!(recording.take().spans.is_empty(), "nobody had it kept");
+        assert!(recording.drain().spans.is_empty(), "nobody had it kept");
     }
 
     #[test]
     fn a_client_that_records_itself_has_it() {
         let recording = Recording::default();
         assert!(recording.begin(Arc::new(Room::new(1 << 20))));
-        recording.ran(&[span(1, 1)]);
-        recording.take_for_client(&mut Vec::new());
-        assert_eq!(recording.take().state, State::Lost);
+        recording.add_spans(&[span(1, 1)]);
+        recording.drain_for_client(&mut Vec::new());
+        assert_eq!(recording.drain().state, State::Lost);
         recording.end();
         assert!(!recording.begin(Arc::new(Room::new(1 << 20))));
     }

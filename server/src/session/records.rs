@@ -18,7 +18,7 @@ use crate::stream_scheduler::completion::shared_event;
 use crate::stream_scheduler::{Disposition, OrderingConstraint};
 
 impl Session {
-    pub(super) fn take_stream_record(
+    pub(super) fn admit_stream_record(
         &mut self,
         opcode: Opcode,
         at: At,
@@ -53,7 +53,7 @@ impl Session {
             .scheduler
             .admit(at, step, &self.observer.progress, || {
                 let bytes = size_of::<BlockedWork>() + record.header.record_bytes();
-                let came = match self.observer.recording.is_kept() {
+                let came = match self.observer.recording.is_on() {
                     true => clock::now(),
                     false => 0,
                 };

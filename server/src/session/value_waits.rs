@@ -63,14 +63,14 @@ fn holds(wait: &ValueWait, value: u64) -> Option<bool> {
 
 impl ValueWaits {
     /// Notes a wait whose record is held in its stream, so that there are no more than those: whoever
-    /// is past its place was taken out by [`ValueWaits::pass`].
+    /// is past its place was taken out by [`ValueWaits::finish`].
     pub fn add(&mut self, at: At, wait: ValueWait) {
         self.waits.insert(at, wait);
     }
 
     /// Whether some wait's turn has come, so that memory is to be looked at again soon.
     #[must_use]
-    pub const fn are_asked(&self) -> bool {
+    pub const fn has_active(&self) -> bool {
         self.asked
     }
 
@@ -144,7 +144,7 @@ impl ValueWaits {
     ///
     /// # Errors
     /// Why the wait could not be, if so.
-    pub fn pass(&mut self, at: At) -> Result<(), CUresult> {
+    pub fn finish(&mut self, at: At) -> Result<(), CUresult> {
         self.waits.remove(&at);
         self.failed.remove(&at).map_or(Ok(()), Err)
     }

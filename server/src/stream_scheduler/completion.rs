@@ -96,7 +96,7 @@ impl CompletionTracker {
     }
 
     /// Notes that the session has taken everything up to `sequence`.
-    pub fn take(&self, stream: u32, sequence: u64) {
+    pub fn note_received(&self, stream: u32, sequence: u64) {
         if let Some(counters) = self.counters(stream) {
             counters.taken.store(sequence, Ordering::Relaxed);
         }
@@ -193,7 +193,7 @@ mod tests {
         let progress = CompletionTracker::default();
         assert_eq!(progress.queued().count(), 0, "no stream took anything");
         progress.set_context(70, 3);
-        progress.take(70, 5);
+        progress.note_received(70, 5);
         let queued = || {
             progress
                 .queued()
@@ -203,7 +203,7 @@ mod tests {
         assert_eq!(queued(), [(3, 5)]);
         let _ = progress.complete(70, 4);
         // The place of a barrier is no stream.
-        progress.take(host_barrier(2), 9);
+        progress.note_received(host_barrier(2), 9);
         assert_eq!(queued(), [(3, 1)]);
         let _ = progress.complete(70, 5);
         assert_eq!(queued(), []);

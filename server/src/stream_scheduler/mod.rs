@@ -270,7 +270,7 @@ impl<T, A> StreamScheduler<T, A> {
             return Err(Violation::Depth(at.stream));
         }
         stream.taken = at.sequence;
-        progress.take(at.stream, at.sequence);
+        progress.note_received(at.stream, at.sequence);
         self.deferred.record_admitted();
         if !stream.active {
             stream.active = true;

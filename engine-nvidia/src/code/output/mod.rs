@@ -119,7 +119,7 @@ impl Output {
     }
 
     /// Bytes that one more module's ring may have, if it may have one; to be given back by
-    /// [`Output::ring_gone`].
+    /// [`Output::ring_freed`].
     pub(crate) fn ring_bytes(&self) -> Option<usize> {
         let bytes = self
             .state
@@ -136,7 +136,7 @@ impl Output {
     }
 
     /// A ring of so many bytes is no more.
-    pub(crate) fn ring_gone(&self, bytes: usize) {
+    pub(crate) fn ring_freed(&self, bytes: usize) {
         self.rings.fetch_sub(bytes, Ordering::Relaxed);
     }
 
@@ -163,7 +163,7 @@ impl Output {
     }
 
     /// Takes up to `most` bytes of text, all for one place (OUTPUT_STDOUT, …).
-    pub(crate) fn take(&self, most: usize, into: &mut Vec<u8>) -> Option<u32> {
+    pub(crate) fn take_text(&self, most: usize, into: &mut Vec<u8>) -> Option<u32> {
         let mut state = self.state.lock();
         while state.text.is_empty() {
             let record = state.records.pop_front()?;

@@ -344,26 +344,26 @@ fn the_oldest_records_make_room_and_text_is_taken_in_pieces() {
     };
     let output = Output::default();
     let mut out = Vec::new();
-    assert_eq!(output.take(100, &mut out), None);
+    assert_eq!(output.take_text(100, &mut out), None);
     for text in ["one, ", "two, ", "three"] {
         output.push(record(text));
     }
-    assert_eq!(output.take(3, &mut out), Some(OUTPUT_STDOUT));
+    assert_eq!(output.take_text(3, &mut out), Some(OUTPUT_STDOUT));
     assert_eq!(out, b"one");
-    while output.take(3, &mut out).is_some() {}
+    while output.take_text(3, &mut out).is_some() {}
     assert_eq!(out, b"one, two, three");
     output.set_limit(0);
     for text in ["one", "two", "three"] {
         output.push(record(text));
     }
     out.clear();
-    while output.take(100, &mut out).is_some() {}
+    while output.take_text(100, &mut out).is_some() {}
     assert_eq!(out, b"three");
     assert_eq!(output.state.lock().bytes, 0);
     // Rings are only so many.
     let bytes = output.ring_bytes().unwrap();
     let more = std::iter::from_fn(|| output.ring_bytes()).count();
     assert_eq!((more + 1) * bytes, MOST_RING_BYTES);
-    output.ring_gone(bytes);
+    output.ring_freed(bytes);
     assert!(output.ring_bytes().is_some());
 }

@@ -48,31 +48,31 @@ pub(super) struct ClosingState {
 }
 
 impl ClosingState {
-    pub(super) fn hold(&mut self, more: Vec<Arc<Running>>) {
+    pub(super) fn hold_back(&mut self, more: Vec<Arc<Running>>) {
         for running in &more {
             running.held.store(true, Ordering::SeqCst);
         }
         self.held.extend(more);
     }
 
-    pub(super) fn holds(&self, other: &Arc<Running>) -> bool {
+    pub(super) fn is_held_back(&self, other: &Arc<Running>) -> bool {
         self.held.iter().any(|held| Arc::ptr_eq(held, other))
     }
 
-    pub(super) fn let_go(&mut self) {
+    pub(super) fn release_held(&mut self) {
         for running in self.held.drain(..) {
             running.held.store(false, Ordering::SeqCst);
         }
     }
 
-    pub(super) fn held_run(&self) -> bool {
-        self.held.iter().any(|running| running.runs())
+    pub(super) fn held_have_operations(&self) -> bool {
+        self.held.iter().any(|running| running.has_operations())
     }
 
     /// For how long what the held contexts have running is known to take, at most.
-    pub(super) fn held_for(&self) -> Duration {
-        let running = self.held.iter().filter(|running| running.runs());
-        let longest = running.map(|running| running.known_to_run());
+    pub(super) fn held_expected_remaining(&self) -> Duration {
+        let running = self.held.iter().filter(|running| running.has_operations());
+        let longest = running.map(|running| running.expected_remaining());
         longest.max().unwrap_or_default()
     }
 }
@@ -87,12 +87,12 @@ impl Exempt {
         }
     }
 
-    pub(super) fn has(&self, other: &Arc<Running>) -> bool {
+    pub(super) fn contains(&self, other: &Arc<Running>) -> bool {
         self.0.iter().any(|running| Arc::ptr_eq(running, other))
     }
 
-    pub(super) fn run(&self) -> bool {
-        self.0.iter().any(|running| running.runs())
+    pub(super) fn have_operations(&self) -> bool {
+        self.0.iter().any(|running| running.has_operations())
     }
 }
 

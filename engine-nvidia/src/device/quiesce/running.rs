@@ -39,29 +39,29 @@ impl Running {
     }
 
     /// An operation that was let through is done.
-    pub(crate) fn leave(&self) {
+    pub(crate) fn operation_done(&self) {
         self.operations.fetch_sub(1, Ordering::SeqCst);
     }
 
     /// The client has gone: what runs is all that there will be.
-    pub(crate) fn go(&self) {
+    pub(crate) fn client_gone(&self) {
         // Only the first time counts.
         let _ = self.gone.set(Instant::now());
     }
 
     /// An operation of its that was let through is known to take so long at most.
-    pub(crate) fn expect(&self, takes: Duration) {
+    pub(crate) fn expect_duration(&self, takes: Duration) {
         let until = clock::now() + u64::try_from(takes.as_nanos()).unwrap_or(u64::MAX);
         self.long_until.fetch_max(until, Ordering::Relaxed);
     }
 
     /// For how long its operations are known to run from now on, at most; nothing where that is not known.
-    pub(super) fn known_to_run(&self) -> Duration {
+    pub(super) fn expected_remaining(&self) -> Duration {
         let until = self.long_until.load(Ordering::Relaxed);
         Duration::from_nanos(until.saturating_sub(clock::now()))
     }
 
-    pub(super) fn runs(&self) -> bool {
+    pub(super) fn has_operations(&self) -> bool {
         self.operations.load(Ordering::SeqCst) != 0
     }
 }

@@ -7,14 +7,14 @@ const NEVER: fn() -> bool = || false;
 #[test]
 fn who_is_alone_waits_for_what_runs_and_lets_nothing_through() {
     let gate = Arc::new(QuiesceGate::default());
-    let running = gate.join();
-    assert!(gate.pass(&running));
+    let running = gate.add_context();
+    assert!(gate.try_pass(&running));
     let (tell, told) = mpsc::channel();
     let run_exclusive = std::thread::spawn({
         let (gate, running) = (Arc::clone(&gate), Arc::clone(&running));
         move || {
             let call = || {
-                assert!(!gate.pass(&running), "let through a closed gate");
+                assert!(!gate.try_pass(&running), "let through a closed gate");
                 tell.send(()).unwrap();
             };
             gate.run_exclusive(NEVER, call).unwrap();
@@ -24,16 +24,16 @@ fn who_is_alone_waits_for_what_runs_and_lets_nothing_through() {
     while !gate.closed.load(Ordering::SeqCst) {
         std::thread::yield_now();
     }
-    let other = gate.join();
-    while !gate.pass(&other) {
+    let other = gate.add_context();
+    while !gate.try_pass(&other) {
         std::thread::yield_now();
     }
-    other.leave();
+    other.operation_done();
     assert!(told.try_recv().is_err(), "alone beside what runs");
-    running.leave();
+    running.operation_done();
     run_exclusive.join().unwrap();
     told.try_recv().unwrap();
-    assert!(gate.pass(&running), "the gate stayed closed");
+    assert!(gate.try_pass(&running), "the gate stayed closed");
 }
 
 /// Starts something that is to be done alone and waits for `go`.
@@ -55,8 +55,8 @@ fn start(
 #[test]
 fn what_runs_long_holds_up_its_own_context_and_no_other() {
     let gate = Arc::new(QuiesceGate::default());
-    let (long, other) = (gate.join(), gate.join());
-    assert!(gate.pass(&long));
+    let (long, other) = (gate.add_context(), gate.add_context());
+    assert!(gate.try_pass(&long));
     let (tell, told) = mpsc::channel();
     let (go, gone) = mpsc::channel();
     let run_exclusive = start(&gate, tell, gone);
@@ -65,26 +65,26 @@ fn what_runs_long_holds_up_its_own_context_and_no_other() {
     }
     // For as long as it takes the other begins and ends what it likes.
     for _ in 0..100 {
-        while !gate.pass(&other) {
+        while !gate.try_pass(&other) {
             std::thread::yield_now();
         }
-        assert!(!gate.pass(&long), "a held context began something");
-        other.leave();
+        assert!(!gate.try_pass(&long), "a held context began something");
+        other.operation_done();
     }
     assert!(told.try_recv().is_err(), "alone beside what runs");
-    long.leave();
+    long.operation_done();
     told.recv().unwrap();
-    assert!(!gate.pass(&other) && !gate.pass(&long));
+    assert!(!gate.try_pass(&other) && !gate.try_pass(&long));
     go.send(()).unwrap();
     run_exclusive.join().unwrap();
-    assert!(gate.pass(&long) && gate.pass(&other), "still held");
+    assert!(gate.try_pass(&long) && gate.try_pass(&other), "still held");
 }
 
 #[test]
 fn what_waits_for_its_own_context_is_let_go_after_a_while() {
     let gate = Arc::new(QuiesceGate::default());
-    let running = gate.join();
-    assert!(gate.pass(&running));
+    let running = gate.add_context();
+    assert!(gate.try_pass(&running));
     let (tell, _told) = mpsc::channel();
     let (go, gone) = mpsc::channel();
     go.send(()).unwrap();
@@ -93,11 +93,11 @@ fn what_waits_for_its_own_context_is_let_go_after_a_while() {
         std::thread::yield_now();
     }
     // What runs ends when this has begun.
-    while !gate.pass(&running) {
+    while !gate.try_pass(&running) {
         std::thread::yield_now();
     }
-    running.leave();
-    running.leave();
+    running.operation_done();
+    running.operation_done();
     run_exclusive.join().unwrap();
 }
 
@@ -108,17 +108,17 @@ fn what_waits_for_another_process_is_not_kept_from_it_by_its_own_load() {
     let loading = std::thread::spawn({
         let gate = Arc::clone(&gate);
         move || {
-            let own = gate.join();
-            assert!(gate.pass(&own));
+            let own = gate.add_context();
+            assert!(gate.try_pass(&own));
             tell.send(Arc::clone(&own)).unwrap();
             gate.run_exclusive(NEVER, || {
-                assert!(!gate.pass(&own), "let through a closed gate");
+                assert!(!gate.try_pass(&own), "let through a closed gate");
             })
             .unwrap();
         }
     });
     let own = told.recv().unwrap();
-    let other = gate.join();
+    let other = gate.add_context();
     // Long after others would be held for what runs, what was given to its streams before goes on.
     while !own.exempt.load(Ordering::SeqCst) {
         std::thread::yield_now();
@@ -126,24 +126,24 @@ fn what_waits_for_another_process_is_not_kept_from_it_by_its_own_load() {
     let until = Instant::now() + 3 * PATIENCE;
     let mut others = 0;
     while Instant::now() < until || others == 0 {
-        assert!(gate.pass(&own), "kept from its own work");
-        own.leave();
+        assert!(gate.try_pass(&own), "kept from its own work");
+        own.operation_done();
         assert!(!own.held.load(Ordering::SeqCst));
         // And so do others while it takes long.
-        if gate.pass(&other) {
-            other.leave();
+        if gate.try_pass(&other) {
+            other.operation_done();
             others += 1;
         }
     }
-    own.leave();
+    own.operation_done();
     loading.join().unwrap();
-    assert!(gate.pass(&other) && !own.exempt.load(Ordering::SeqCst));
+    assert!(gate.try_pass(&other) && !own.exempt.load(Ordering::SeqCst));
 }
 
 #[test]
 fn who_waits_for_the_gate_has_the_same_turn() {
     let gate = Arc::new(QuiesceGate::default());
-    let running = gate.join();
+    let running = gate.add_context();
     let (tell, told) = mpsc::channel();
     let (go, gone) = mpsc::channel();
     let first = start(&gate, tell.clone(), gone);
@@ -158,11 +158,11 @@ fn who_waits_for_the_gate_has_the_same_turn() {
     let beginning = std::thread::spawn({
         let (gate, stop) = (Arc::clone(&gate), Arc::clone(&stop));
         move || {
-            while !gate.pass(&running) {
+            while !gate.try_pass(&running) {
                 std::thread::yield_now();
             }
             assert!(stop.load(Ordering::SeqCst), "the gate was opened between");
-            running.leave();
+            running.operation_done();
         }
     });
     go.send(()).unwrap();
@@ -177,7 +177,7 @@ fn who_waits_for_the_gate_has_the_same_turn() {
 #[test]
 fn who_is_alone_beside_work_all_the_time_waits_for_it() {
     let gate = Arc::new(QuiesceGate::default());
-    let running = gate.join();
+    let running = gate.add_context();
     let spent = load_budget::MOST_TOGETHER * 2;
     let this = std::thread::current().id();
     gate.turn.lock().budget.spend(this, spent, Instant::now());
@@ -186,17 +186,17 @@ fn who_is_alone_beside_work_all_the_time_waits_for_it() {
     go.send(()).unwrap();
     // While nothing runs nobody is disturbed.
     gate.run_exclusive(NEVER, || ()).unwrap();
-    assert!(gate.pass(&running));
+    assert!(gate.try_pass(&running));
     let run_exclusive = start(&gate, tell, gone);
     // As much has been spent that it is not held for what runs.
     for _ in 0..3 {
-        while !gate.pass(&running) {
+        while !gate.try_pass(&running) {
             std::thread::yield_now();
         }
-        running.leave();
+        running.operation_done();
         assert!(!running.held.load(Ordering::SeqCst));
     }
-    running.leave();
+    running.operation_done();
     run_exclusive.join().unwrap();
     told.recv().unwrap();
 }
@@ -204,8 +204,8 @@ fn who_is_alone_beside_work_all_the_time_waits_for_it() {
 #[test]
 fn who_loads_without_pause_is_waited_for_by_nobody_who_loads() {
     let gate = Arc::new(QuiesceGate::default());
-    let running = gate.join();
-    assert!(gate.pass(&running));
+    let running = gate.add_context();
+    assert!(gate.try_pass(&running));
     let (tell, told) = mpsc::channel();
     let greedy = std::thread::spawn({
         let gate = Arc::clone(&gate);
@@ -232,7 +232,7 @@ fn who_loads_without_pause_is_waited_for_by_nobody_who_loads() {
     while !running.held.load(Ordering::SeqCst) {
         std::thread::yield_now();
     }
-    running.leave();
+    running.operation_done();
     let told = other.join().unwrap();
     greedy.join().unwrap().unwrap();
     told.try_recv().unwrap();
@@ -241,50 +241,50 @@ fn who_loads_without_pause_is_waited_for_by_nobody_who_loads() {
 #[test]
 fn what_is_known_to_run_long_is_held_at_once_and_until_it_is_over() {
     let gate = Arc::new(QuiesceGate::default());
-    let (long, other) = (gate.join(), gate.join());
-    assert!(gate.pass(&long));
+    let (long, other) = (gate.add_context(), gate.add_context());
+    assert!(gate.try_pass(&long));
     // Longer than who is not known to run so long would be held.
-    long.expect(FIRST_HOLD * 2);
+    long.expect_duration(FIRST_HOLD * 2);
     let (tell, told) = mpsc::channel();
     let (go, gone) = mpsc::channel();
     go.send(()).unwrap();
     let run_exclusive = start(&gate, tell, gone);
     while !long.held.load(Ordering::SeqCst) {
-        assert!(long.known_to_run() > FIRST_HOLD);
+        assert!(long.expected_remaining() > FIRST_HOLD);
         std::thread::yield_now();
     }
-    while long.known_to_run() > FIRST_HOLD / 4 {
-        assert!(!gate.pass(&long), "let go before it is over");
-        while !gate.pass(&other) {
+    while long.expected_remaining() > FIRST_HOLD / 4 {
+        assert!(!gate.try_pass(&long), "let go before it is over");
+        while !gate.try_pass(&other) {
             std::thread::yield_now();
         }
-        other.leave();
+        other.operation_done();
         std::thread::sleep(LOOK);
     }
-    long.leave();
+    long.operation_done();
     told.recv().unwrap();
     run_exclusive.join().unwrap();
-    assert!(gate.pass(&long));
+    assert!(gate.try_pass(&long));
 }
 
 #[test]
 fn a_dead_device_is_not_waited_for() {
     let gate = QuiesceGate::default();
-    let running = gate.join();
-    assert!(gate.pass(&running));
+    let running = gate.add_context();
+    assert!(gate.try_pass(&running));
     assert_eq!(gate.run_exclusive(|| true, || 7), Ok(7));
 }
 
 #[test]
 fn what_is_retired_waits_for_an_idle_device() {
     let gate = QuiesceGate::default();
-    let running = gate.join();
+    let running = gate.add_context();
     let (tell, told) = mpsc::channel();
-    assert!(gate.pass(&running));
+    assert!(gate.try_pass(&running));
     gate.destroy_later(1, move || tell.send(()).unwrap());
     gate.destroy_pending();
     assert!(told.try_recv().is_err(), "given back beside what runs");
-    running.leave();
+    running.operation_done();
     gate.destroy_pending();
     told.try_recv().unwrap();
     assert!(gate.retired.lock().calls.is_empty());
@@ -301,9 +301,9 @@ fn what_was_retired_is_given_back_before_more_is_taken() {
 #[test]
 fn who_makes_more_waits_while_much_is_retired_and_who_retires_never() {
     let gate = Arc::new(QuiesceGate::default());
-    let running = gate.join();
+    let running = gate.add_context();
     let given_back = Arc::new(AtomicUsize::new(0));
-    assert!(gate.pass(&running));
+    assert!(gate.try_pass(&running));
     for count in 0..=MOST_RETIRED {
         assert_eq!(given_back.load(Ordering::SeqCst), 0, "after {count}");
         gate.make_room(NEVER).unwrap();
@@ -324,7 +324,7 @@ fn who_makes_more_waits_while_much_is_retired_and_who_retires_never() {
         std::thread::yield_now();
     }
     assert!(told.try_recv().is_err(), "more was made");
-    running.leave();
+    running.operation_done();
     making.join().unwrap();
     assert_eq!(given_back.load(Ordering::SeqCst), MOST_RETIRED + 1);
 }
@@ -332,8 +332,8 @@ fn who_makes_more_waits_while_much_is_retired_and_who_retires_never() {
 #[test]
 fn a_client_that_has_gone_runs_nothing() {
     let gate = QuiesceGate::default();
-    let running = gate.join();
-    assert!(gate.pass(&running));
+    let running = gate.add_context();
+    assert!(gate.try_pass(&running));
     drop(running);
     gate.run_exclusive(NEVER, || ()).unwrap();
 }
@@ -341,12 +341,12 @@ fn a_client_that_has_gone_runs_nothing() {
 #[test]
 fn what_a_client_left_that_does_not_end_is_given_up_after_a_while() {
     let gate = Arc::new(QuiesceGate::default());
-    let (live, gone) = (gate.join(), gate.join());
-    assert!(gate.pass(&live) && gate.pass(&gone));
+    let (live, gone) = (gate.add_context(), gate.add_context());
+    assert!(gate.try_pass(&live) && gate.try_pass(&gone));
     gate.set_grace(Duration::ZERO);
     assert!(!gate.is_stuck(), "both are there");
     gate.set_grace(GRACE);
-    gone.go();
+    gone.client_gone();
     let waiting = std::thread::spawn({
         let gate = Arc::clone(&gate);
         move || gate.run_exclusive(NEVER, || ())
@@ -364,7 +364,7 @@ fn what_a_client_left_that_does_not_end_is_given_up_after_a_while() {
         Ok(()),
         "a dead device runs nothing"
     );
-    gone.leave();
-    live.leave();
+    gone.operation_done();
+    live.operation_done();
     assert_eq!(gate.run_exclusive(NEVER, || ()), Ok(()));
 }

@@ -29,7 +29,7 @@ impl Rig {
     fn change(&mut self, change: impl FnOnce(&mut PartitionPlan<u32>)) -> Result<(), CUresult> {
         let mut next = self.0.clone();
         change(&mut next);
-        next.settle()?;
+        next.solve()?;
         self.0 = next;
         Ok(())
     }
@@ -38,8 +38,8 @@ impl Rig {
     fn client(&mut self, context: u32, share: Share, group: Option<u32>) -> Result<u64, CUresult> {
         let mut id = 0;
         self.change(|layout| {
-            id = layout.join(share, group).unwrap();
-            layout.sit(id, context, 0, 100.0);
+            id = layout.add_client(share, group).unwrap();
+            layout.add_context(id, context, 0, 100.0);
         })?;
         Ok(id)
     }
@@ -53,7 +53,7 @@ impl Rig {
     }
 
     fn leave(&mut self, id: u64) {
-        self.change(|layout| layout.leave(id)).unwrap();
+        self.change(|layout| layout.remove_client(id)).unwrap();
     }
 
     fn place(&self, context: u32) -> SmSet {
@@ -177,7 +177,7 @@ fn a_part_of_one_device_is_none_of_another() {
     rig.group(1, of(0)).unwrap();
     rig.group(2, of(1)).unwrap();
     let client = rig.client(1, Share::of(100.0), Some(1)).unwrap();
-    rig.change(|layout| layout.sit(client, 2, 1, 100.0))
+    rig.change(|layout| layout.add_context(client, 2, 1, 100.0))
         .unwrap();
     assert_eq!(rig.multiprocessors(1), 104);
     assert_eq!(rig.multiprocessors(2), 28, "it has none there of its own");
@@ -200,12 +200,13 @@ fn those_in_the_rest_are_spread_and_stay_where_they_are() {
     // A context that asks for less has less; for more, no more.
     let client = rig.client(5, Share::of(50.0), None).unwrap();
     rig.change(|layout| {
-        layout.sit(client, 6, 0, 25.0);
-        layout.sit(client, 7, 0, 75.0);
+        layout.add_context(client, 6, 0, 25.0);
+        layout.add_context(client, 7, 0, 75.0);
     })
     .unwrap();
     assert_eq!((rig.multiprocessors(6), rig.multiprocessors(7)), (32, 64));
-    rig.change(|layout| layout.rise(client, &6)).unwrap();
+    rig.change(|layout| layout.remove_context(client, &6))
+        .unwrap();
     assert!(rig.0.seats().all(|seat| seat.context != 6));
 }
 
@@ -213,7 +214,7 @@ fn those_in_the_rest_are_spread_and_stay_where_they_are() {
 fn a_device_that_cannot_be_split_is_everybodys() {
     let mut rig = Rig::new(&[HOPPER, SmTopology::default()]);
     let client = rig.client(1, Share::of(50.0), None).unwrap();
-    rig.change(|layout| layout.sit(client, 2, 1, 100.0))
+    rig.change(|layout| layout.add_context(client, 2, 1, 100.0))
         .unwrap();
     assert_eq!(rig.place(2), SmTopology::default().all());
     assert_eq!((rig.0.unreserved(0), rig.0.unreserved(1)), (132, u32::MAX));
@@ -231,7 +232,10 @@ fn percentages_that_are_none_are_refused() {
     let mut layout = PartitionPlan::<u32>::new(vec![HOPPER]);
     for percentage in [0.0, -1.0, 100.5, f32::NAN, f32::INFINITY] {
         let none = Err(CUresult::ERROR_INVALID_VALUE);
-        assert_eq!(layout.join(Share::of(percentage), None).map(drop), none);
+        assert_eq!(
+            layout.add_client(Share::of(percentage), None).map(drop),
+            none
+        );
         assert_eq!(layout.set_share(0, Share::of(percentage)), none);
         assert_eq!(layout.set_group(0, group(percentage, false)), none);
     }

@@ -107,7 +107,7 @@ impl HostJob {
     }
 
     /// Bytes that it keeps while it waits.
-    pub(crate) fn kept(&self) -> usize {
+    pub(crate) fn held_bytes(&self) -> usize {
         match &self.source {
             HostSource::Bytes(data) => data.len(),
             _ => 0,

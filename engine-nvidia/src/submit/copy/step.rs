@@ -67,7 +67,7 @@ impl LinearCopy {
 
 impl Step {
     /// Adds what its length depends on to that of those before it: how much, and from where to where.
-    pub(crate) fn kind(&self, before: WorkSignature) -> WorkSignature {
+    pub(crate) fn signature(&self, before: WorkSignature) -> WorkSignature {
         let extent = |address: u64| address / EXTENT;
         match self {
             Self::Linear(copy) => before
@@ -89,10 +89,10 @@ impl Step {
     }
 
     /// Bytes that it keeps while it waits.
-    pub(crate) fn kept(&self) -> usize {
+    pub(crate) fn held_bytes(&self) -> usize {
         match self {
             Self::Write { data, .. } => data.len(),
-            Self::Host(job) => job.kept(),
+            Self::Host(job) => job.held_bytes(),
             _ => 0,
         }
     }

@@ -23,7 +23,7 @@ pub(super) const STALE: Duration = Duration::from_micros(500);
 impl Stream {
     /// Notes whether there is anything to do before the word changes, for [`Stream::poll`].
     pub(super) fn note(&self, state: &mut StreamState) {
-        self.tell_expected(state);
+        self.report_expected_work(state);
         let seen = self.last.word.load(Ordering::Relaxed);
         let calm = !state.is_open()
             && state.pending.is_empty()
@@ -32,10 +32,10 @@ impl Stream {
                 !has_reached(seen, front.fence_value) && !front.after.prints()
             });
         let after = |time: Instant| {
-            let after = time.saturating_duration_since(self.common.came);
+            let after = time.saturating_duration_since(self.common.attached_at);
             u64::try_from(after.as_nanos()).unwrap_or(0)
         };
-        let (near, due) = match state.completion_predictor.due() {
+        let (near, due) = match state.completion_predictor.expected_completion() {
             Some(ExpectedCompletion { near, at }) => (after(near), after(at)),
             // What waits for room is to follow at once; nobody sleeps for it.
             None if !state.pending.is_empty() && state.expected > MOST_AHEAD => (
@@ -54,7 +54,7 @@ impl Stream {
     pub(super) fn polled(&self, progress: bool, busy: bool) -> Polled {
         let time = |word: &AtomicU64| match word.load(Ordering::Relaxed) {
             0 => None,
-            after => Some(self.common.came + Duration::from_nanos(after)),
+            after => Some(self.common.attached_at + Duration::from_nanos(after)),
         };
         let due = time(&self.last.due).filter(|_| busy);
         let now = due.map(|_| Instant::now());
@@ -112,7 +112,7 @@ impl Stream {
         if state.unsignalled > 0
             && let Some(last) = state.issued.back_mut()
             && let CompletionAction::Deliver(readback) = &mut last.after
-            && readback.has_come()
+            && readback.is_complete()
         {
             self.word.store(last.fence_value);
             state.fence_value = last.fence_value;
@@ -157,7 +157,7 @@ impl Stream {
                         });
                     }
                 }
-                self.context.leave();
+                self.context.operation_done();
                 progress = true;
                 if matches!(issued.after, CompletionAction::Destroy) {
                     self.destroy(state.raw);
@@ -170,12 +170,12 @@ impl Stream {
                 let now = Instant::now();
                 let took = now.saturating_duration_since(state.looked_at);
                 if self.is_recorded() {
-                    self.tell_of_each(state, now);
+                    self.report_each(state, now);
                 } else {
                     let durations = self.context.durations();
-                    let alone = durations.learn(&state.ended_now, took, state.company.is_alone);
-                    self.tell_of_company(state, (took, alone));
-                    self.tell_of_all(state, now);
+                    let alone = durations.learn(&state.ended_now, took, state.contention.is_alone);
+                    self.report_slowdown(state, (took, alone));
+                    self.report_together(state, now);
                 }
                 state.ended_now.clear();
                 state.looked_at = now;
@@ -191,17 +191,17 @@ impl Stream {
             let mut gave = false;
             while !state.pending.is_empty() && self.may_issue(state) {
                 let Some((sequence, work)) = state.pending.pop_front() else {
-                    self.context.leave();
+                    self.context.operation_done();
                     break;
                 };
                 gave = true;
-                self.tell_of_hold(state, sequence);
-                self.common.waiting.give(work.kept());
-                self.take(state, sequence, work);
+                self.report_hold(state, sequence);
+                self.common.waiting.subtract(work.held_bytes());
+                self.accept(state, sequence, work);
             }
             // What failed at once is reported at once.
             if !gave {
-                self.note_hold(state);
+                self.note_hold_begin(state);
                 return progress;
             }
             if !state.is_fetching() {
@@ -221,7 +221,7 @@ impl Stream {
         }
         if state.expected > MOST_AHEAD {
             self.context
-                .expect(state.issued.iter().map(|issued| issued.length.0));
+                .expect_durations(state.issued.iter().map(|issued| issued.length.0));
         }
     }
 

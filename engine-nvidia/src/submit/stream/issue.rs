@@ -74,7 +74,7 @@ impl Stream {
 
     /// Whether its client has to wait for others' work.
     pub(super) fn gives_way(&self, state: &mut StreamState) -> bool {
-        self.tell_expected(state);
+        self.report_expected_work(state);
         self.common.is_below_normal() && !self.device().foreground().admits()
     }
 
@@ -84,7 +84,7 @@ impl Stream {
     }
 
     /// Tells the device what the driver has of a client below normal.
-    pub(super) fn tell_expected(&self, state: &mut StreamState) {
+    pub(super) fn report_expected_work(&self, state: &mut StreamState) {
         let expected = match self.common.is_below_normal() {
             true => state.expected,
             false => 0,
@@ -107,7 +107,7 @@ impl Stream {
             if for_long || has_reached(self.word.load(), state.fence_value) {
                 self.sign_rest(&mut state);
             } else {
-                self.issue_gathered(&mut state, true);
+                self.issue_pending_batch(&mut state, true);
             }
         }
         self.note(&mut state);
@@ -115,7 +115,7 @@ impl Stream {
     }
 
     pub(super) fn sign_rest(&self, state: &mut StreamState) {
-        self.issue_gathered(state, false);
+        self.issue_pending_batch(state, false);
         if state.unsignalled > 0 {
             let signalled = self
                 .device()
@@ -156,7 +156,7 @@ impl Stream {
     }
 
     /// Takes an operation that passed the gate: gathers it, or gives it to the driver.
-    pub(super) fn take(&self, state: &mut StreamState, sequence: u64, work: Work) {
+    pub(super) fn accept(&self, state: &mut StreamState, sequence: u64, work: Work) {
         if !state.is_under_way() {
             state.looked_at = Instant::now();
             state.completion_predictor.begin(state.looked_at);
@@ -167,10 +167,12 @@ impl Stream {
         if state.foreground.is_none() && !self.common.is_below_normal() {
             state.foreground = Foreground::begin(self.device());
         }
-        state.completion_predictor.add(work.kind());
+        state.completion_predictor.add(work.signature());
         state.wait_predictor.learn(false);
         let work = match work {
-            Work::Readback(readback) if !readback.is_awaited() && !state.wait_predictor.ask() => {
+            Work::Readback(readback)
+                if !readback.is_awaited() && !state.wait_predictor.predict() =>
+            {
                 Work::steps(vec![readback.step()])
             }
             work => work,
@@ -178,11 +180,12 @@ impl Stream {
         let length = self.length(&work);
         if u64::from(length.1) > MOST_AHEAD {
             let ahead = state.issued.iter().map(|issued| issued.length.0);
-            self.context.expect(ahead.chain([length.0]));
+            self.context.expect_durations(ahead.chain([length.0]));
         }
         match work {
             Work::Launch(launch)
-                if (length.1 < SHORT || !self.is_recorded()) && state.batches.take(&launch) =>
+                if (length.1 < SHORT || !self.is_recorded())
+                    && state.batches.should_batch(&launch) =>
             {
                 if !state.is_open() {
                     state.open_since = Instant::now();
@@ -194,16 +197,16 @@ impl Stream {
                 state.expected += u64::from(length.1);
                 // What is not issued makes no room.
                 if launches.len() >= MAX_BATCH || state.commands >= self.depth() {
-                    self.issue_gathered(state, false);
+                    self.issue_pending_batch(state, false);
                 }
             }
             Work::Run(run, part) => {
-                self.issue_gathered(state, false);
+                self.issue_pending_batch(state, false);
                 self.issue_run(state, sequence, (run, part), length);
             }
             work => {
                 let tells = !matches!(work, Work::Event { timing: false, .. });
-                self.issue_gathered(state, tells);
+                self.issue_pending_batch(state, tells);
                 self.issue(state, sequence, work, length);
             }
         }
@@ -217,7 +220,7 @@ impl Stream {
 
     /// Gives what was batched to the driver. If something follows that tells of what was before it, few
     /// launches need not.
-    pub(super) fn issue_gathered(&self, state: &mut StreamState, followed: bool) {
+    pub(super) fn issue_pending_batch(&self, state: &mut StreamState, followed: bool) {
         if state.gathered.0.is_empty() {
             return;
         }
@@ -306,7 +309,7 @@ impl Stream {
         });
         if !rest.is_empty() {
             let rest = Work::Run(run, rest);
-            self.common.waiting.take_anyway(rest.kept());
+            self.common.waiting.add(rest.held_bytes());
             state.pending.push_front((sequence, rest));
         }
     }
@@ -431,7 +434,7 @@ impl Stream {
             after,
         });
         if let Some(rest) = rest {
-            self.common.waiting.take_anyway(rest.kept());
+            self.common.waiting.add(rest.held_bytes());
             state.pending.push_front((sequence, rest));
         }
     }

@@ -41,7 +41,7 @@ use crate::submit::command::{CompletionAction, Work};
 use crate::submit::completion_predictor::CompletionPredictor;
 use crate::submit::launch::Launch;
 use crate::submit::readback::WaitPredictor;
-use crate::submit::stream::state::{Company, LastLook, StreamState};
+use crate::submit::stream::state::{Contention, LastLook, StreamState};
 use crate::sync::Handle;
 
 /// One stream of a client.
@@ -90,8 +90,8 @@ impl Stream {
             ended_now: Vec::new(),
             ran_now: Vec::new(),
             told_until: 0,
-            company: Company::default(),
-            held: None,
+            contention: Contention::default(),
+            hold_since: None,
             pending: VecDeque::new(),
             fence_value: word.load(),
             unsignalled: 0,
@@ -181,7 +181,7 @@ impl Stream {
         state.ending = matches!(work, Work::Destroy);
         let was_open = state.is_open();
         if state.pending.is_empty() && self.may_issue(&mut state) {
-            self.take(&mut state, sequence, work);
+            self.accept(&mut state, sequence, work);
             let word = self.word.load();
             let first = state.issued.front();
             if first.is_some_and(|first| has_reached(word, first.fence_value)) {
@@ -190,7 +190,7 @@ impl Stream {
         } else if state.pending.len() as u64 >= STREAM_DEPTH {
             return Err(CUresult::ERROR_INVALID_VALUE);
         } else {
-            let work = if self.common.waiting.take(work.kept()) {
+            let work = if self.common.waiting.try_add(work.held_bytes()) {
                 work
             } else {
                 Work::Refused(CUresult::ERROR_OUT_OF_MEMORY)

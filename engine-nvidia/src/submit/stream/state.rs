@@ -67,9 +67,9 @@ pub(super) struct StreamState {
     /// operation.
     pub(super) told_until: u64,
     /// What others cost it.
-    pub(super) company: Company,
+    pub(super) contention: Contention,
     /// Since when the first of `pending` is held back, in nanoseconds of CLOCK_MONOTONIC, and why, where somebody wants to know.
-    pub(super) held: Option<(u64, HoldReason)>,
+    pub(super) hold_since: Option<(u64, HoldReason)>,
     /// Not yet with the driver, in order.
     pub(super) pending: VecDeque<(u64, Work)>,
     /// The last fence value that was signalled for.
@@ -96,7 +96,7 @@ pub(super) struct StreamState {
 
 /// What is known of how long operations took beside others' since the last account of that.
 #[derive(Debug)]
-pub(super) struct Company {
+pub(super) struct Contention {
     /// Nobody else had work in the device.
     pub(super) is_alone: bool,
     /// What they took, and what they take alone.
@@ -106,7 +106,7 @@ pub(super) struct Company {
     pub(super) credit: u64,
 }
 
-impl Default for Company {
+impl Default for Contention {
     fn default() -> Self {
         Self {
             is_alone: true,
@@ -117,7 +117,7 @@ impl Default for Company {
     }
 }
 
-impl Company {
+impl Contention {
     /// How often it is settled what others cost.
     const WINDOW: Duration = Duration::from_micros(200);
 
@@ -125,12 +125,12 @@ impl Company {
     const MOST_CREDIT: u64 = 1_000_000;
 
     /// Operations took so long, and take so long alone. Gives the nanoseconds that others have cost, if it is time to say so;
-    /// `has_company` says whether there are any.
-    pub(super) fn settle(
+    /// `others_run` says whether there are any.
+    pub(super) fn add_period(
         &mut self,
         took: Duration,
         alone: Duration,
-        has_company: impl FnOnce() -> bool,
+        others_run: impl FnOnce() -> bool,
     ) -> Option<u64> {
         self.took += took;
         self.alone += alone;
@@ -140,7 +140,7 @@ impl Company {
         let nanoseconds = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         let took = nanoseconds(std::mem::take(&mut self.took));
         let alone = nanoseconds(std::mem::take(&mut self.alone));
-        self.is_alone = !has_company();
+        self.is_alone = !others_run();
         if self.is_alone {
             self.credit = 0;
             return None;
@@ -233,9 +233,9 @@ mod tests {
 
     #[test]
     fn what_others_cost_is_what_takes_longer_beside_them() {
-        let mut company = Company::default();
-        assert_eq!(company.settle(micros(900), micros(300), || false), None);
-        let mut settle = |took, alone| company.settle(micros(took), micros(alone), || true);
+        let mut company = Contention::default();
+        assert_eq!(company.add_period(micros(900), micros(300), || false), None);
+        let mut settle = |took, alone| company.add_period(micros(took), micros(alone), || true);
         assert_eq!(settle(900, 300), Some(600_000));
         // Too short to be settled by itself.
         assert_eq!(settle(100, 60), None);

@@ -50,7 +50,7 @@ impl Stream {
             (Some(ended), began) => Some(TimingEvents { began, ended }),
             (None, began) => {
                 if let Some(began) = began {
-                    self.device().clock().give_back(driver, began);
+                    self.device().clock().release_event(driver, began);
                 }
                 None
             }
@@ -62,7 +62,7 @@ impl Stream {
         // SAFETY: the event is ours, and the stream is made again only when nothing is issued in it.
         let recorded = unsafe { driver.cuEventRecord(event.0, state.raw.0) };
         if recorded.is_err() {
-            self.device().clock().give_back(driver, event);
+            self.device().clock().release_event(driver, event);
             return None;
         }
         Some(event)
@@ -79,7 +79,7 @@ impl Stream {
         let TimingEvents { began, ended } = timing;
         if !has_ended {
             for event in began.into_iter().chain([ended]) {
-                clock.give_back(driver, event);
+                clock.release_event(driver, event);
             }
             return None;
         }
@@ -90,7 +90,7 @@ impl Stream {
 
     /// Tells in which time the operations ran that a look has found to have ended: together, as what the last kernel among them
     /// is, or the last copy. The GPU writes no time beside its word.
-    pub(super) fn tell_of_all(&self, state: &mut StreamState, now: Instant) {
+    pub(super) fn report_together(&self, state: &mut StreamState, now: Instant) {
         let is_kernel = |ran: &&RanOperation| ran.activity == Activity::Kernel;
         let ran = state.ran_now.iter().rfind(is_kernel);
         if let Some(ran) = ran.or(state.ran_now.last()) {
@@ -105,7 +105,7 @@ impl Stream {
 
     /// Tells when each of them ran, and learns from it. Those that have no events divide the time that others leave by what they are
     /// known to take.
-    pub(super) fn tell_of_each(&self, state: &mut StreamState, now: Instant) {
+    pub(super) fn report_each(&self, state: &mut StreamState, now: Instant) {
         let ran = std::mem::take(&mut state.ran_now);
         let mut until = match state.told_until {
             0 => clock::at(state.looked_at),
@@ -122,10 +122,10 @@ impl Stream {
             self.time_untimed(state, &ran[untimed..index], (until, began), &mut spans);
             let ended = ended.clamp(began, now);
             let took = Duration::from_nanos(ended - began);
-            let is_alone = state.company.is_alone;
+            let is_alone = state.contention.is_alone;
             let durations = self.context.durations();
             let alone = durations.learn(&[one.length], took, is_alone);
-            self.tell_of_company(state, (took, alone));
+            self.report_slowdown(state, (took, alone));
             spans.push(self.span(one, (began, ended)));
             (until, untimed) = (ended, index + 1);
         }
@@ -157,8 +157,8 @@ impl Stream {
             return;
         }
         let took = Duration::from_nanos(ended - began);
-        let alone = durations.learn(&lengths, took, state.company.is_alone);
-        self.tell_of_company(state, (took, alone));
+        let alone = durations.learn(&lengths, took, state.contention.is_alone);
+        self.report_slowdown(state, (took, alone));
         let known = lengths.iter().map(|&(sort, _)| durations.expected(sort, 0));
         for (one, part) in ran.iter().zip(divided(began, ended, known)) {
             spans.push(self.span(one, part));
@@ -166,13 +166,13 @@ impl Stream {
     }
 
     /// Tells by how much others have slowed down what ended: how long it took, and takes alone.
-    pub(super) fn tell_of_company(
+    pub(super) fn report_slowdown(
         &self,
         state: &mut StreamState,
         (took, alone): (Duration, Duration),
     ) {
-        let has_company = || self.context.has_company(clock::now());
-        if let Some(cost) = state.company.settle(took, alone, has_company)
+        let others_run = || self.context.others_run(clock::now());
+        if let Some(cost) = state.contention.add_period(took, alone, others_run)
             && self.common.is_open()
         {
             let device = self.device().ordinal().unsigned_abs();
@@ -181,8 +181,8 @@ impl Stream {
     }
 
     /// Notes since when and why the first operation is held back that waits here, where somebody wants to know.
-    pub(super) fn note_hold(&self, state: &mut StreamState) {
-        if state.pending.is_empty() || state.held.is_some() || !self.is_recorded() {
+    pub(super) fn note_hold_begin(&self, state: &mut StreamState) {
+        if state.pending.is_empty() || state.hold_since.is_some() || !self.is_recorded() {
             return;
         }
         let why = if state.commands >= self.depth() || state.expected > MOST_AHEAD {
@@ -199,12 +199,12 @@ impl Stream {
             // Its driver's stream is of a part that the client does not have any more.
             HoldReason::Limit
         };
-        state.held = Some((clock::now(), why));
+        state.hold_since = Some((clock::now(), why));
     }
 
     /// The first operation that waited here goes to the driver.
-    pub(super) fn tell_of_hold(&self, state: &mut StreamState, sequence: u64) {
-        let Some((since, why)) = state.held.take() else {
+    pub(super) fn report_hold(&self, state: &mut StreamState, sequence: u64) {
+        let Some((since, why)) = state.hold_since.take() else {
             return;
         };
         if self.common.is_open() {
