@@ -153,7 +153,7 @@ fn tickets(threads: u32, busy: bool) -> Spread {
     let (client, consumer, _publisher, _socket) = session();
     let (request, parameters) = (launch(), [1u8; 64]);
     let take = |(consumer, record): &mut (Consumer, Record)| {
-        let Some(position) = consumer.take(record).expect("a sound ring") else {
+        let Some(position) = consumer.next_record(record).expect("a sound ring") else {
             return false;
         };
         consumer.retire(position);
@@ -195,7 +195,8 @@ fn round_trips(count: u64, pause: Duration) -> Spread {
             let mut record = Record::default();
             let mut left = count;
             while left > 0 {
-                let Some(position) = consumer.take(&mut record).expect("a sound ring") else {
+                let Some(position) = consumer.next_record(&mut record).expect("a sound ring")
+                else {
                     consumer.wait(true);
                     continue;
                 };

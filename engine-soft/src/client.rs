@@ -130,7 +130,7 @@ impl Client for SoftClient {
         self.devices
             .budgets
             .get(device as usize)
-            .map_or(0, |budget| budget.left())
+            .map_or(0, |budget| budget.remaining())
     }
 
     fn peek(&mut self, address: u64, bytes: u32) -> Result<u64, CUresult> {

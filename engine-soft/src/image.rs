@@ -102,7 +102,7 @@ impl Workspace {
     }
 
     fn left(&self) -> u64 {
-        self.held.left()
+        self.held.remaining()
     }
 
     /// What was made in it is gone.

@@ -149,7 +149,7 @@ impl ptx_vm::Services for Services {
             texts.printed.drop_first();
         }
         drop(texts);
-        self.observer.wrote();
+        self.observer.output_ready();
     }
 
     fn assertion_failed(&self, text: Vec<u8>) {
@@ -159,7 +159,7 @@ impl ptx_vm::Services for Services {
         }
         texts.messages.push(text);
         drop(texts);
-        self.observer.wrote();
+        self.observer.output_ready();
     }
 
     fn allocate(&self, bytes: u64) -> u64 {

@@ -450,7 +450,7 @@ impl JobSource for Stream {
             stream: self.slot,
             sequence: part.sequence,
         };
-        self.client.observer.held(at, device, why, nanoseconds);
+        self.client.observer.held_back(at, device, why, nanoseconds);
     }
 
     /// Reports the job of the stream's head, unless the rest of its operation comes next, and goes on.

@@ -52,13 +52,13 @@ impl Default for Arena {
 impl Arena {
     /// Takes the windows that a client begins with, of so many bytes each, rounded up to extents: all of
     /// them, or none if there is no room for one.
-    pub fn take(&mut self, sizes: &[u64]) -> Option<Vec<Window>> {
+    pub fn allocate(&mut self, sizes: &[u64]) -> Option<Vec<Window>> {
         let mut taken = Vec::new();
         for &bytes in sizes {
             let count = bytes.div_ceil(EXTENT).max(1);
             let Some(first) = self.lowest(count) else {
                 for window in &taken {
-                    self.give_back(window);
+                    self.release(window);
                 }
                 return None;
             };
@@ -83,7 +83,7 @@ impl Arena {
     }
 
     /// Takes a window back.
-    pub fn give_back(&mut self, window: &Window) {
+    pub fn release(&mut self, window: &Window) {
         let Some(offset) = window.base.checked_sub(BASE) else {
             return;
         };
@@ -149,8 +149,8 @@ mod tests {
     #[test]
     fn extents_are_in_one_hand_at_a_time() {
         let mut arena = Arena::default();
-        let first = arena.take(&[HOST_BYTES, EXTENT]).unwrap();
-        let second = arena.take(&[HOST_BYTES, EXTENT]).unwrap();
+        let first = arena.allocate(&[HOST_BYTES, EXTENT]).unwrap();
+        let second = arena.allocate(&[HOST_BYTES, EXTENT]).unwrap();
         let grown = arena.grow(0, 160 << 30).unwrap();
         let all: Vec<&Window> = first.iter().chain(&second).chain([&grown]).collect();
         for (at, one) in all.iter().enumerate() {
@@ -159,11 +159,11 @@ mod tests {
         assert_eq!(first[0].bytes, HOST_BYTES);
         assert_eq!(grown.bytes, 160 << 30);
         for window in &first {
-            arena.give_back(window);
+            arena.release(window);
         }
-        assert_eq!(arena.take(&[HOST_BYTES, EXTENT]).unwrap(), first);
-        assert_eq!(arena.take(&[EXTENT, ARENA.end - ARENA.start]), None);
-        let third = arena.take(&[EXTENT]).unwrap();
+        assert_eq!(arena.allocate(&[HOST_BYTES, EXTENT]).unwrap(), first);
+        assert_eq!(arena.allocate(&[EXTENT, ARENA.end - ARENA.start]), None);
+        let third = arena.allocate(&[EXTENT]).unwrap();
         assert_eq!(
             third[0].base,
             second[1].base + EXTENT,
@@ -182,7 +182,7 @@ mod tests {
             let mut sizes = vec![EXTENT; devices];
             sizes.push(HOST_BYTES);
             let mut count = 0;
-            while arena.take(&sizes).is_some() {
+            while arena.allocate(&sizes).is_some() {
                 count += 1;
             }
             assert!((clients..clients + 2).contains(&count), "{count} clients");
@@ -219,16 +219,16 @@ mod tests {
             .map(|grown| arena.grow(grown * TIB, TIB).unwrap())
             .collect();
         for window in &windows {
-            arena.give_back(window);
+            arena.release(window);
         }
         assert!(arena.grow(0, 16 * TIB).is_some());
         assert!(arena.grow(0, 16 * TIB).is_none(), "as much must be left");
         // What is none of the arena's changes nothing.
-        arena.give_back(&Window {
+        arena.release(&Window {
             base: 0,
             bytes: TIB,
         });
-        arena.give_back(&Window {
+        arena.release(&Window {
             base: ARENA.end,
             bytes: TIB,
         });

@@ -42,7 +42,7 @@ impl Bound {
 
     /// What may be taken of it at most.
     #[must_use]
-    pub const fn most(&self) -> u64 {
+    pub const fn limit(&self) -> u64 {
         self.most
     }
 
@@ -54,21 +54,27 @@ impl Bound {
 
     /// What can be taken.
     #[must_use]
-    pub fn left(&self) -> u64 {
+    pub fn remaining(&self) -> u64 {
         let own = self.most.saturating_sub(self.taken());
-        let outer = self.within.as_ref().map_or(u64::MAX, |outer| outer.left());
+        let outer = self
+            .within
+            .as_ref()
+            .map_or(u64::MAX, |outer| outer.remaining());
         own.min(outer)
     }
 
     /// Takes something, if there is as much here and in all that this lies within. Says whether.
     #[must_use]
-    pub fn take(&self, amount: u64) -> bool {
+    pub fn charge(&self, amount: u64) -> bool {
         let add = |taken: u64| taken.checked_add(amount).filter(|&all| all <= self.most);
         let order = Ordering::Relaxed;
         if self.taken.fetch_update(order, order, add).is_err() {
             return false;
         }
-        let fits = self.within.as_ref().is_none_or(|outer| outer.take(amount));
+        let fits = self
+            .within
+            .as_ref()
+            .is_none_or(|outer| outer.charge(amount));
         if !fits {
             self.taken.fetch_sub(amount, order);
         }
@@ -76,10 +82,10 @@ impl Bound {
     }
 
     /// Gives back what was taken.
-    pub fn give(&self, amount: u64) {
+    pub fn uncharge(&self, amount: u64) {
         self.taken.fetch_sub(amount, Ordering::Relaxed);
         if let Some(outer) = &self.within {
-            outer.give(amount);
+            outer.uncharge(amount);
         }
     }
 }
@@ -107,7 +113,7 @@ impl Charge {
     /// Takes more. Says whether there is as much; if not, nothing has changed.
     #[must_use]
     pub fn grow(&mut self, amount: u64) -> bool {
-        let fits = self.bound.take(amount);
+        let fits = self.bound.charge(amount);
         if fits {
             self.amount += amount;
         }
@@ -117,7 +123,7 @@ impl Charge {
     /// Gives back what is beyond an amount.
     pub fn shrink_to(&mut self, amount: u64) {
         if let Some(beyond) = self.amount.checked_sub(amount) {
-            self.bound.give(beyond);
+            self.bound.uncharge(beyond);
             self.amount = amount;
         }
     }
@@ -139,15 +145,18 @@ mod tests {
         let group = Arc::new(Bound::within(&server, 60));
         let [one, two] = [(); 2].map(|()| Arc::new(Bound::within(&group, 50)));
         let other = Arc::new(Bound::within(&server, 50));
-        assert!(one.take(40) && !one.take(11), "beyond its own");
-        assert!(!two.take(21), "beyond the group's");
+        assert!(one.charge(40) && !one.charge(11), "beyond its own");
+        assert!(!two.charge(21), "beyond the group's");
         assert_eq!((two.taken(), group.taken(), server.taken()), (0, 40, 40));
-        assert!(two.take(20) && other.take(40) && !other.take(1));
-        assert_eq!((two.left(), other.left()), (0, 0));
+        assert!(two.charge(20) && other.charge(40) && !other.charge(1));
+        assert_eq!((two.remaining(), other.remaining()), (0, 0));
         assert_eq!(other.taken(), 40, "nothing is left of what was refused");
-        one.give(40);
-        assert_eq!((one.left(), two.left(), other.left()), (40, 30, 10));
-        assert!(!one.take(u64::MAX));
+        one.uncharge(40);
+        assert_eq!(
+            (one.remaining(), two.remaining(), other.remaining()),
+            (40, 30, 10)
+        );
+        assert!(!one.charge(u64::MAX));
     }
 
     #[test]

@@ -72,7 +72,7 @@ pub trait Observer: Send + Sync + Debug {
 
     /// The operation was held back for so many nanoseconds until now. Where [others](HoldReason::is_others) are why, the
     /// client had kernels that could have run all that time, and nothing of the device was given to any of them.
-    fn held(&self, at: At, device: u32, why: HoldReason, nanoseconds: u64) {
+    fn held_back(&self, at: At, device: u32, why: HoldReason, nanoseconds: u64) {
         let _ = (at, device, why, nanoseconds);
     }
 
@@ -88,7 +88,7 @@ pub trait Observer: Send + Sync + Debug {
 
     /// Kernels of the client have printed, and [`Client::output_take`](crate::Client::output_take) gives the text. Comes before the
     /// completion of what printed.
-    fn wrote(&self);
+    fn output_ready(&self);
 
     /// The client's context is dead: every later operation in it gives `code`. `text` says what
     /// happened, for the log.

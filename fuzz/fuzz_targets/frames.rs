@@ -50,7 +50,7 @@ fuzz_target!(|bytes: &[u8]| {
     ring.word(0).store(produced, Ordering::Release);
     RECORD.with_borrow_mut(|record| {
         let mut total = 0;
-        while let Ok(Some(position)) = consumer.take(record) {
+        while let Ok(Some(position)) = consumer.next_record(record) {
             assert_eq!(record.slots().len(), usize::from(record.header.slots));
             assert_eq!(record.data().len(), record.header.data as usize);
             total += record.header.record_bytes() as u64 / 8;

@@ -95,7 +95,7 @@ fn take_all(memory: &Local, doorbell: &Doorbell, count: usize) {
     let mut last = [0u64; 3];
     for _ in 0..count {
         let position = loop {
-            if let Some(position) = consumer.take(&mut record).expect("a sound ring") {
+            if let Some(position) = consumer.next_record(&mut record).expect("a sound ring") {
                 break position;
             }
             consumer.wait(doorbell, false);

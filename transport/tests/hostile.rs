@@ -34,7 +34,7 @@ fn taken(words: &[u64], produced: u64) -> Result<bool, Malformed> {
     }
     ring.word(PRODUCED).store(produced, Ordering::Release);
     consumer
-        .take(&mut Record::default())
+        .next_record(&mut Record::default())
         .map(|position| position.is_some())
 }
 
@@ -73,12 +73,12 @@ fn impossible_cursors_and_lengths_are_malformed() {
         .store(header(43, 1, 0), Ordering::Relaxed);
     ring.word(PRODUCED).store(4, Ordering::Release);
     let mut record = Record::default();
-    let position = consumer.take(&mut record).unwrap().unwrap();
+    let position = consumer.next_record(&mut record).unwrap().unwrap();
     consumer.retire(position);
     ring.word(RECORDS).store(0, Ordering::Relaxed);
     ring.word(PRODUCED)
         .store(WORDS as u64 + 4, Ordering::Release);
-    assert_eq!(consumer.take(&mut record), Err(Malformed::Length));
+    assert_eq!(consumer.next_record(&mut record), Err(Malformed::Length));
 }
 
 #[test]
@@ -88,13 +88,13 @@ fn a_cursor_that_goes_back_or_over_unretired_records_is_malformed() {
     ring.word(RECORDS)
         .store(header(43, 1, 0), Ordering::Relaxed);
     ring.word(PRODUCED).store(4, Ordering::Release);
-    assert!(consumer.take(&mut record).unwrap().is_some());
+    assert!(consumer.next_record(&mut record).unwrap().is_some());
     ring.word(PRODUCED).store(3, Ordering::Release);
-    assert_eq!(consumer.take(&mut record), Err(Malformed::Cursor));
+    assert_eq!(consumer.next_record(&mut record), Err(Malformed::Cursor));
     // Nothing is retired: the place of the first record is not free.
     ring.word(PRODUCED)
         .store(4 + WORDS as u64, Ordering::Release);
-    assert_eq!(consumer.take(&mut record), Err(Malformed::Cursor));
+    assert_eq!(consumer.next_record(&mut record), Err(Malformed::Cursor));
 }
 
 /// The records change all the time while they are read. What was taken is one copy, within bounds.
@@ -134,7 +134,7 @@ fn records_that_change_while_they_are_read_are_copies_all_the_same() {
             });
             ring.word(PRODUCED).store(4096, Ordering::Release);
             let mut record = Record::default();
-            while let Ok(Some(position)) = consumer.take(&mut record) {
+            while let Ok(Some(position)) = consumer.next_record(&mut record) {
                 taken += 1;
                 assert_eq!(record.slots().len(), usize::from(record.header.slots));
                 assert_eq!(record.data().len(), record.header.data as usize);

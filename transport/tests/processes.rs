@@ -123,7 +123,7 @@ fn two_processes_share_a_session() {
     let mut record = Record::default();
     let mut last = 0;
     loop {
-        let Some(position) = consumer.take(&mut record).unwrap() else {
+        let Some(position) = consumer.next_record(&mut record).unwrap() else {
             consumer.wait(true);
             continue;
         };
@@ -173,7 +173,7 @@ fn a_killed_client_is_noticed() {
         let mut last = 0;
         let mut drain = |until: Instant| {
             loop {
-                match consumer.take(&mut record).unwrap() {
+                match consumer.next_record(&mut record).unwrap() {
                     Some(position) => {
                         assert_eq!(record.header.sequence, last + 1);
                         assert_eq!(record.data(), [1; 200]);

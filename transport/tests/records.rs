@@ -96,7 +96,7 @@ proptest! {
         ring.word(0).store(produced, Ordering::Release);
         let mut record = Record::default();
         let mut total = 0;
-        while let Ok(Some(position)) = consumer.take(&mut record) {
+        while let Ok(Some(position)) = consumer.next_record(&mut record) {
             prop_assert_eq!(record.slots().len(), usize::from(record.header.slots));
             prop_assert_eq!(record.data().len(), record.header.data as usize);
             total += record.header.record_bytes() / 8;
@@ -121,13 +121,13 @@ proptest! {
         }
         let mut record = Record::default();
         for (to, channel, parts) in &records {
-            prop_assert!(consumer.take(&mut record).unwrap().is_some());
+            prop_assert!(consumer.next_record(&mut record).unwrap().is_some());
             prop_assert_eq!(record.header.opcode, operations::Opcode::Write as u16);
             prop_assert_eq!((record.header.sequence, record.header.channel), (*to, *channel));
             prop_assert_eq!(record.slots(), &[*to][..]);
             prop_assert_eq!(record.data(), parts.concat());
             prop_assert_eq!(record.header.record_bytes() / 8, HEADER_SLOTS + 1 + record.data().len().div_ceil(8));
         }
-        prop_assert_eq!(consumer.take(&mut record), Ok(None));
+        prop_assert_eq!(consumer.next_record(&mut record), Ok(None));
     }
 }

@@ -29,7 +29,7 @@ fn session() -> (ClientEnd, Consumer, Arc<Publisher>, Connection) {
 /// Takes one record, waiting for it.
 fn take(consumer: &mut Consumer, record: &mut Record) -> transport::ring::Position {
     loop {
-        if let Some(position) = consumer.take(record).expect("a sound ring") {
+        if let Some(position) = consumer.next_record(record).expect("a sound ring") {
             return position;
         }
         consumer.wait(true);
@@ -75,7 +75,7 @@ fn a_record_comes_out_as_it_went_in() {
         assert_eq!(record.data(), parts.concat());
         consumer.retire(position);
     }
-    assert_eq!(consumer.take(&mut record), Ok(None));
+    assert_eq!(consumer.next_record(&mut record), Ok(None));
 }
 
 #[test]
@@ -198,7 +198,7 @@ fn calls_of_many_threads_get_their_own_replies() {
         scope.spawn(|| {
             let mut record = Record::default();
             while !over.load(Ordering::Relaxed) {
-                let Some(position) = consumer.take(&mut record).unwrap() else {
+                let Some(position) = consumer.next_record(&mut record).unwrap() else {
                     consumer.wait(true);
                     continue;
                 };

@@ -93,7 +93,7 @@ pub(super) fn run(
     };
     loop {
         let mut record = Record::default();
-        while let Some(position) = consumer.take(&mut record).expect("a record") {
+        while let Some(position) = consumer.next_record(&mut record).expect("a record") {
             consumer.retire(position);
             server.handle(std::mem::take(&mut record));
         }

@@ -295,7 +295,7 @@ impl Daemon {
                 let group = group.map(|group| &group.name);
                 let more = json!({ "group": group });
                 self.event_about(&payer, "client.connected", about, more);
-                waiting.connection.give_away();
+                waiting.connection.close_own_end();
                 None
             }
             Err(error) if error.would_wait() => Some(waiting),

@@ -41,8 +41,8 @@ impl NvidiaClient {
                 "error: the server holds no more for this client: this image takes {} bytes, and {} are left \
                  of {}\n",
                 2 * bytes,
-                self.server_memory.left(),
-                self.server_memory.most()
+                self.server_memory.remaining(),
+                self.server_memory.limit()
             );
             let code = CUresult::ERROR_OUT_OF_MEMORY;
             return Ok(operations::ImageLoadReply::written(

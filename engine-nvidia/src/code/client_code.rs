@@ -53,7 +53,7 @@ impl ClientCode {
     /// Takes what kernels have printed into a module's ring, and tells the client.
     pub(crate) fn drain(&self, ring: &Ring) {
         if self.output.drain(ring) && !self.closed.load(Ordering::Acquire) {
-            self.observer.wrote();
+            self.observer.output_ready();
         }
     }
 

@@ -86,8 +86,8 @@ impl Objects {
         }
         let why = format!(
             "the server holds no more for this client: its code takes {bytes} bytes more, and {} are left of {}",
-            self.held.left(),
-            self.held.most()
+            self.held.remaining(),
+            self.held.limit()
         );
         Err(Refused::new(CUresult::ERROR_OUT_OF_MEMORY, &why))
     }

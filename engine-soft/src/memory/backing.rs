@@ -218,7 +218,7 @@ impl Backing {
         let mut kept = self.kept.lock();
         kept.left = true;
         let shared = kept.granules.len() as u64 * arena::GRANULE;
-        self.budget.give(committed.saturating_sub(shared));
+        self.budget.uncharge(committed.saturating_sub(shared));
         if shared == 0 {
             return; // The whole window goes, as soon as the last work does.
         }
@@ -397,7 +397,7 @@ impl Drop for SharedBlock {
                     base: granule,
                     bytes: arena::GRANULE,
                 });
-                self.backing.budget.give(arena::GRANULE);
+                self.backing.budget.uncharge(arena::GRANULE);
             }
         }
     }

@@ -412,7 +412,7 @@ impl ClientMemory {
         if let Some(span) = self.span_of(range) {
             span.backing.settle(range)?;
             let missing = range.bytes - span.table.valid_bytes(range.base, range.bytes);
-            if !self.devices[span.device].budget.take(missing) {
+            if !self.devices[span.device].budget.charge(missing) {
                 return Err(CUresult::ERROR_OUT_OF_MEMORY);
             }
             span.committed.fetch_add(missing, Ordering::Relaxed);
@@ -451,7 +451,7 @@ impl ClientMemory {
             self.withdraw(&span.table, range);
             span.backing.punch(range);
             span.committed.fetch_sub(given, Ordering::Relaxed);
-            self.devices[span.device].budget.give(given);
+            self.devices[span.device].budget.uncharge(given);
         } else if self.host.contains(range.base, range.bytes) {
             self.withdraw(&self.host_table, range);
             // The file is not ours, so the pages go by way of the mapping. Should the owner have

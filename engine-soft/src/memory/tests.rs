@@ -60,7 +60,7 @@ fn what_runs_on_writes_nothing_into_memory_that_was_taken_back() {
     assert!(memory.spans[0].backing.held() > 0);
     memory.decommit(window);
     assert_eq!(memory.spans[0].backing.held(), 0);
-    assert_eq!(budget.left(), BYTES);
+    assert_eq!(budget.remaining(), BYTES);
     let mut later = SliceClock::start(Duration::from_secs(60));
     let failed = Progress::Failed(CUresult::ERROR_INVALID_VALUE);
     assert_eq!(fill.run(&mut piece, &mut later, 0), failed);
@@ -120,6 +120,6 @@ fn whoever_moves_bytes_meanwhile_has_done_when_memory_is_taken_back() {
             memory.decommit(window);
         });
         assert_eq!(memory.spans[0].backing.held(), 0, "round {round}");
-        assert_eq!(budget.left(), BYTES);
+        assert_eq!(budget.remaining(), BYTES);
     }
 }

@@ -23,11 +23,11 @@ impl Observer for Told {
     fn completed(&self, at: At, _result: Result<(), CUresult>) {
         self.0.lock().push(at.stream);
     }
-    fn held(&self, _at: At, _device: u32, why: HoldReason, _nanoseconds: u64) {
+    fn held_back(&self, _at: At, _device: u32, why: HoldReason, _nanoseconds: u64) {
         self.1.lock().push(why);
     }
     fn event_time(&self, _event: u32, _nanoseconds: u64) {}
-    fn wrote(&self) {}
+    fn output_ready(&self) {}
     fn fault(&self, _context: u32, _code: CUresult, _text: &str) {}
     fn allocate(&self, _context: u32, _bytes: u64, _managed: bool) -> Result<Window, CUresult> {
         Err(CUresult::ERROR_OUT_OF_MEMORY)

@@ -26,7 +26,7 @@ impl InitialWindows {
     /// Takes windows of so many bytes, if there are as many addresses.
     #[must_use]
     pub fn allocate(sizes: &[u64]) -> Option<Arc<Self>> {
-        arena().take(sizes).map(Self).map(Arc::new)
+        arena().allocate(sizes).map(Self).map(Arc::new)
     }
 
     /// The windows.
@@ -42,7 +42,7 @@ impl Drop for InitialWindows {
     fn drop(&mut self) {
         let mut arena = arena();
         for window in &self.0 {
-            arena.give_back(window);
+            arena.release(window);
         }
     }
 }
@@ -94,7 +94,7 @@ impl Owner for ExtraWindow {}
 
 impl Drop for ExtraWindow {
     fn drop(&mut self) {
-        arena().give_back(&self.window);
+        arena().release(&self.window);
         let mut grown = self.account.0.lock();
         grown.bytes -= self.window.bytes;
         grown.windows -= 1;

@@ -38,7 +38,7 @@ impl HostMemoryBudget {
     /// What one more client may have.
     #[must_use]
     pub fn client(&self) -> Arc<Bound> {
-        Arc::new(Bound::within(&self.0, part(self.0.most(), CLIENT)))
+        Arc::new(Bound::within(&self.0, part(self.0.limit(), CLIENT)))
     }
 }
 
@@ -50,21 +50,21 @@ mod tests {
     fn no_client_takes_what_others_need() {
         let pinned = HostMemoryBudget(Arc::new(Bound::new(1600)));
         let (one, other) = (pinned.client(), pinned.client());
-        assert!(one.take(1200) && !one.take(1), "three quarters for one");
-        assert!(other.take(400) && !other.take(1));
-        one.give(5);
-        assert!(other.take(5) && !other.take(1));
+        assert!(one.charge(1200) && !one.charge(1), "three quarters for one");
+        assert!(other.charge(400) && !other.charge(1));
+        one.uncharge(5);
+        assert!(other.charge(5) && !other.charge(1));
     }
 
     #[test]
     fn devices_that_have_the_machines_memory_share_it() {
         let devices = Arc::new(Bound::new(1000));
         let pinned = HostMemoryBudget::of_this_machine(Some(&devices));
-        assert!(pinned.0.most() > 64 << 20, "of this machine");
+        assert!(pinned.0.limit() > 64 << 20, "of this machine");
         let client = pinned.client();
-        assert!(devices.take(600));
-        assert!(client.take(400) && !client.take(1) && !devices.take(1));
-        devices.give(600);
-        assert!(client.take(600));
+        assert!(devices.charge(600));
+        assert!(client.charge(400) && !client.charge(1) && !devices.charge(1));
+        devices.uncharge(600);
+        assert!(client.charge(600));
     }
 }

@@ -46,7 +46,7 @@ impl ServerMemoryBudget {
     #[must_use]
     pub fn client(&self, group: Option<u32>) -> Arc<Bound> {
         let outer = group.map_or_else(|| Arc::clone(&self.all), |number| self.group(number));
-        Arc::new(Bound::within(&outer, part(self.all.most(), CLIENT)))
+        Arc::new(Bound::within(&outer, part(self.all.limit(), CLIENT)))
     }
 
     fn group(&self, number: u32) -> Arc<Bound> {
@@ -55,7 +55,7 @@ impl ServerMemoryBudget {
         if let Some(group) = groups.get(&number).and_then(Weak::upgrade) {
             return group;
         }
-        let group = Arc::new(Bound::within(&self.all, part(self.all.most(), GROUP)));
+        let group = Arc::new(Bound::within(&self.all, part(self.all.limit(), GROUP)));
         groups.insert(number, Arc::downgrade(&group));
         group
     }
@@ -70,18 +70,21 @@ mod tests {
         let held = ServerMemoryBudget::new(Some(800));
         let [one, two] = [(); 2].map(|()| held.client(Some(1)));
         let other = held.client(None);
-        assert!(one.take(600) && !one.take(1), "three quarters for one");
-        assert!(two.take(100) && !two.take(1), "seven eighths for its group");
-        assert!(other.take(100) && !other.take(1), "the rest for others");
+        assert!(one.charge(600) && !one.charge(1), "three quarters for one");
+        assert!(
+            two.charge(100) && !two.charge(1),
+            "seven eighths for its group"
+        );
+        assert!(other.charge(100) && !other.charge(1), "the rest for others");
         drop((one, two));
-        other.give(100);
+        other.uncharge(100);
         let again = held.client(Some(1));
-        assert_eq!(again.left(), 100, "what was not given back is taken");
+        assert_eq!(again.remaining(), 100, "what was not given back is taken");
     }
 
     #[test]
     fn a_machine_has_room_for_clients() {
         let held = ServerMemoryBudget::new(None);
-        assert!(held.all.most() >= LEAST && held.all.most() < 1 << 50);
+        assert!(held.all.limit() >= LEAST && held.all.limit() < 1 << 50);
     }
 }

@@ -177,7 +177,7 @@ impl Session {
         if self.is_blocked() {
             return Ok(false);
         }
-        let Some(position) = consumer.take(record).map_err(End::violation)? else {
+        let Some(position) = consumer.next_record(record).map_err(End::violation)? else {
             return Ok(false);
         };
         let header = record.header;

@@ -362,7 +362,7 @@ impl Observer for ClientObserver {
         self.recording.is_on()
     }
 
-    fn held(&self, at: At, device: u32, why: HoldReason, nanoseconds: u64) {
+    fn held_back(&self, at: At, device: u32, why: HoldReason, nanoseconds: u64) {
         let now = clock::now();
         let since = now.saturating_sub(nanoseconds);
         if let (true, Some(accounts)) = (why.is_others(), self.accounts.get()) {
@@ -382,8 +382,8 @@ impl Observer for ClientObserver {
         self.publisher.event_time(event, nanoseconds);
     }
 
-    fn wrote(&self) {
-        self.publisher.wrote();
+    fn output_ready(&self) {
+        self.publisher.announce_output();
     }
 
     fn fault(&self, context: u32, code: CUresult, text: &str) {

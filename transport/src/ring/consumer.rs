@@ -68,7 +68,7 @@ impl<A: RingMemory> Consumer<A> {
 
     /// Copies the next record out, if there is one.
     #[inline]
-    pub(crate) fn take(&mut self, into: &mut Record) -> Result<Option<Position>, Malformed> {
+    pub(crate) fn next_record(&mut self, into: &mut Record) -> Result<Option<Position>, Malformed> {
         let capacity = self.memory.data().len();
         let mut begin = self.taken;
         if self.produced == begin && !self.look()? {

@@ -251,7 +251,7 @@ impl ClientEnd {
     /// # Panics
     /// When there are more than [`RECORD_DATA`](super::RECORD_DATA) bytes of data.
     pub fn call<R: Request>(&self, request: &R, data: &[&[u8]]) -> Result<Reply<R::Reply>, Closed> {
-        let slot = self.slots.take();
+        let slot = self.slots.acquire();
         let number = slot.number as usize;
         // The first look also touches the page, before the server does, so that we pay for it.
         let is_there = || replies::is_there(self.mapping(), number, slot.serial);

@@ -59,7 +59,7 @@ impl ReplySlots {
     }
 
     /// Takes a slot; waits while all are in other hands, which end when the session does.
-    pub(super) fn take(&self) -> ReplySlot<'_> {
+    pub(super) fn acquire(&self) -> ReplySlot<'_> {
         // Nothing in the critical sections can panic.
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         while state.free == 0 {

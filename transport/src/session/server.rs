@@ -71,8 +71,8 @@ impl Consumer {
     /// # Errors
     /// When the ring makes no sense: the client is to be disconnected, and nothing more taken.
     #[inline]
-    pub fn take(&mut self, into: &mut Record) -> Result<Option<Position>, Malformed> {
-        self.ring.take(into)
+    pub fn next_record(&mut self, into: &mut Record) -> Result<Option<Position>, Malformed> {
+        self.ring.next_record(into)
     }
 
     /// Waits until there seems to be a record, or [`Publisher::ring_self`] was called since the last
@@ -217,7 +217,7 @@ impl Publisher {
     }
 
     /// Says that kernels have printed. To be called before the completion of their work.
-    pub fn wrote(&self) {
+    pub fn announce_output(&self) {
         // Only the server writes this word; the client may see any value, which is its own affair.
         self.mapping.output_count().fetch_add(1, Ordering::Release);
     }

@@ -98,7 +98,7 @@ impl Connection {
 
     /// Closes this end, of which another process of ours has a copy: should that process be gone, what has
     /// come since is closed with it, and that may wait.
-    pub fn give_away(self) {
+    pub fn close_own_end(self) {
         let fd = OwnedFd::from(self);
         background_close::run(move || drop(fd));
     }

@@ -214,7 +214,7 @@ impl Stream {
             };
             let device = self.device().ordinal().unsigned_abs();
             let nanoseconds = clock::now().saturating_sub(since);
-            self.common.observer.held(at, device, why, nanoseconds);
+            self.common.observer.held_back(at, device, why, nanoseconds);
         }
     }
 

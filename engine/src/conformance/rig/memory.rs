@@ -83,7 +83,7 @@ impl Extents {
 
     fn of(sizes: &[u64]) -> Arc<Self> {
         let mut arena = lock(&ARENA);
-        let extents = arena.get_or_insert_default().take(sizes);
+        let extents = arena.get_or_insert_default().allocate(sizes);
         Arc::new(Self(extents.expect("the arena has room for the suite")))
     }
 }
@@ -138,7 +138,7 @@ impl Drop for Extents {
     fn drop(&mut self) {
         if let Some(arena) = lock(&ARENA).as_mut() {
             for window in &self.0 {
-                arena.give_back(window);
+                arena.release(window);
             }
         }
     }

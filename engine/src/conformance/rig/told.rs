@@ -102,7 +102,7 @@ impl Told {
     }
 
     /// How often it was told that there is text.
-    pub fn wrote(&self) -> u64 {
+    pub fn output_ready_count(&self) -> u64 {
         lock(&self.state).wrote
     }
 
@@ -159,7 +159,7 @@ impl Observer for Told {
         self.wants_each_span.load(Ordering::Relaxed)
     }
 
-    fn held(&self, at: At, _device: u32, why: HoldReason, nanoseconds: u64) {
+    fn held_back(&self, at: At, _device: u32, why: HoldReason, nanoseconds: u64) {
         lock(&self.state).holds.push((at, why, nanoseconds));
     }
 
@@ -171,7 +171,7 @@ impl Observer for Told {
         lock(&self.state).times.insert(event, nanoseconds);
     }
 
-    fn wrote(&self) {
+    fn output_ready(&self) {
         lock(&self.state).wrote += 1;
     }
 

@@ -159,14 +159,14 @@ impl Memory {
         if bytes > quota.limit.saturating_sub(quota.used()) {
             return Err(CUresult::ERROR_OUT_OF_MEMORY);
         }
-        if place.on_host() && !self.pinned.take(bytes) {
+        if place.on_host() && !self.pinned.charge(bytes) {
             return Err(CUresult::ERROR_OUT_OF_MEMORY);
         }
         if let (Some(group), Some(device)) = (&self.group, place.device())
             && !group.charge(device, bytes)
         {
             if place.on_host() {
-                self.pinned.give(bytes);
+                self.pinned.uncharge(bytes);
             }
             return Err(CUresult::ERROR_OUT_OF_MEMORY);
         }
@@ -191,7 +191,7 @@ impl Memory {
         if place.on_host() {
             let bytes = bytes.min(self.pinned_used);
             self.pinned_used -= bytes;
-            self.pinned.give(bytes);
+            self.pinned.uncharge(bytes);
         }
     }
 
@@ -450,7 +450,7 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        self.pinned.give(self.pinned_used);
+        self.pinned.uncharge(self.pinned_used);
         if let Some(group) = &self.group {
             for (device, pool) in (0..).zip(&self.devices) {
                 group.uncharge(device, pool.used());
