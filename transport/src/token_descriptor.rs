@@ -1,8 +1,8 @@
 //! Descriptors that stand for something of a server's, which learns when the last copy of one is closed.
 //!
 //! Such a descriptor is one end of a pair of sockets, whose other end the server keeps. The token of what it
-//! stands for lies in it to be looked at, by whoever has a copy; nothing can be sent back. Knows nothing of
-//! what tokens name.
+//! stands for lies in it to be looked at, by whoever has a copy; nothing can be sent back. Called by the server's
+//! descriptors of physical memory and by clients that are handed one. Must not know what tokens name.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 

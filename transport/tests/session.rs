@@ -268,7 +268,7 @@ fn completions_wake_those_who_wait_and_faults_are_seen_with_them() {
                 std::thread::sleep(Duration::from_millis(1));
             }
         }
-        publisher.fault(3, CUresult(700));
+        publisher.set_fault(3, CUresult(700));
         publisher.event_time(11, 123_456_789);
         publisher.complete(9, 1000);
     });
@@ -278,7 +278,7 @@ fn completions_wake_those_who_wait_and_faults_are_seen_with_them() {
     publisher.complete(STREAM_SLOTS, 1);
     publisher.complete(u32::MAX, 1);
     publisher.event_time(u32::MAX, 1);
-    publisher.fault(u32::MAX, CUresult(1));
+    publisher.set_fault(u32::MAX, CUresult(1));
 }
 
 #[test]

@@ -278,7 +278,7 @@ impl Operations for Server<'_> {
                 .insert(request.context, request.device)
                 .is_none()
         );
-        self.publisher.fault(request.context, CUresult::SUCCESS);
+        self.publisher.set_fault(request.context, CUresult::SUCCESS);
         Ok(())
     }
 
@@ -372,7 +372,7 @@ impl Operations for Server<'_> {
             "die" => {
                 let context = self.modules[&request.module].1;
                 self.publisher
-                    .fault(context, CUresult::ERROR_ILLEGAL_ADDRESS);
+                    .set_fault(context, CUresult::ERROR_ILLEGAL_ADDRESS);
             }
             _ => {}
         }

@@ -1,5 +1,5 @@
 //! A client's host memory that the GPU may reach: parts of a region that somebody else mapped, pinned
-//! where they are in use.
+//! where they are in use. Called by the client's address space. Must not know what copies are for.
 //!
 //! Pinning is by whole *registrations* of the driver's. A copy must not span two of them, so whoever
 //! plans copies asks [`HostWindow::registered_from`] how far one reaches. Pages go back to the system when a

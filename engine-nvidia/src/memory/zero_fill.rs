@@ -1,6 +1,6 @@
 //! How far the clearing of memory has got, for streams to wait on.
 //!
-//! Knows nothing of what is cleared.
+//! Counted up by the windows of device memory, waited for by streams. Must not know what is cleared.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -12,7 +12,7 @@ use protocol::operations::{
     ArrayCreate, ArrayCreateReply, ArrayDestroy, TextureCreate, TextureCreateReply, TextureDestroy,
 };
 
-use crate::memory::quota::Memory;
+use crate::memory::client_memory::Memory;
 
 /// Arrays that a client may have.
 const MAX_ARRAYS: usize = 1 << 14;

@@ -11,7 +11,7 @@ use protocol::operations::{ModuleLoad, ModuleLoadReply};
 
 use crate::code::images::{Images, Needed, UNUSED_ON};
 use crate::memory::backing::ClientBacking;
-use crate::memory::quota::{Memory, MemoryKind};
+use crate::memory::client_memory::{Memory, MemoryKind};
 use crate::session::observer::{ClientObserver, VariableMemory};
 
 /// Modules that a client may have.

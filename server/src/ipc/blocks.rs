@@ -12,7 +12,7 @@ use engine::{Client, Window};
 use protocol::operations::MemImportReply;
 
 use crate::ipc::exports::{Export, ExportedObject, Import, SharedBlock, Token, UserExports};
-use crate::memory::quota::{Block, Memory};
+use crate::memory::client_memory::{Block, Memory};
 use crate::session::observer::ClientObserver;
 
 /// Blocks of others that a client may have open; more are refused, so that it cannot fill the server.

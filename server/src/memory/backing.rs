@@ -1,7 +1,7 @@
 //! Where heaps get their memory from: the engine's client commits it, and further windows are taken of the
 //! client's account of addresses.
 //!
-//! Sessions make one for each call into `quota`. Knows neither blocks nor quotas.
+//! Sessions make one for each call into `client_memory`. Knows neither blocks nor quotas.
 
 use cuda_abi::CUresult;
 use engine::{Client, Window};

@@ -4,11 +4,11 @@
 
 pub mod address_account;
 pub mod backing;
+pub mod client_memory;
 pub mod file_receiver;
 pub mod heap;
 pub mod host_budget;
 pub mod mapped_file;
-pub mod quota;
 pub mod registered_files;
 pub mod server_budget;
 pub mod virtual_memory;

@@ -4,7 +4,7 @@
 //! It is bounded for each client, for each group's clients together, and for all: a client that sends
 //! without end is refused, and those beside it are not. Whoever holds something takes it of its client's
 //! bound, before; engines do so for what they keep. Device memory and page-locked memory are none of it
-//! (`quota`, `host_budget`).
+//! (`client_memory`, `host_budget`).
 //!
 //! Made by the main loop, handed to sessions and engines by admission. Must not know what is held.
 

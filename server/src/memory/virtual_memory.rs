@@ -23,7 +23,7 @@ use crate::ipc::exports::{
 };
 use crate::log::ClientLog;
 use crate::memory::backing::ClientBacking;
-use crate::memory::quota::Memory;
+use crate::memory::client_memory::Memory;
 use crate::session::observer::ClientObserver;
 
 /// Objects of a kind that a client may have; more are refused, so that it cannot fill the server.

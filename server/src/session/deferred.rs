@@ -8,7 +8,7 @@ use protocol::operations::{Opcode, StreamCreate, TextureDestroy};
 use transport::ring::Record;
 
 use crate::code::arrays::ArrayCharge;
-use crate::memory::quota::Block;
+use crate::memory::client_memory::Block;
 
 /// How a session came to its end.
 #[derive(Debug)]

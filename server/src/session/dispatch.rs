@@ -30,7 +30,7 @@ use protocol::operations::{
 use crate::admission::device_list::uuid;
 use crate::code::modules::Loader;
 use crate::memory::backing::ClientBacking;
-use crate::memory::quota::MemoryKind;
+use crate::memory::client_memory::MemoryKind;
 use crate::session::{BlockedWork, DeferredAction, Partition, Session};
 use crate::stream_scheduler::completion::host_barrier;
 

@@ -9,7 +9,7 @@ use protocol::operations::{ContextDestroy, ModuleUnload};
 use transport::ring::Record;
 
 use crate::memory::backing::ClientBacking;
-use crate::memory::quota::Block;
+use crate::memory::client_memory::Block;
 use crate::session::{DeferredAction, Session};
 
 impl Session {

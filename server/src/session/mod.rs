@@ -24,7 +24,7 @@ use crate::ipc::blocks::SharedBlocks;
 use crate::ipc::events::SharedEvents;
 use crate::log::ClientLog;
 use crate::memory::address_account::AddressAccount;
-use crate::memory::quota::Memory;
+use crate::memory::client_memory::Memory;
 use crate::memory::registered_files::Files;
 use crate::memory::virtual_memory::VirtualMemory;
 use crate::session::observer::{Cancellation, ClientObserver};

@@ -266,7 +266,7 @@ impl ClientObserver {
         if let Some(place) = self.devices.get(context as usize) {
             place.store(device, Ordering::Relaxed);
             self.dead.fetch_and(!(1 << context), Ordering::Relaxed);
-            self.publisher.fault(context, CUresult::SUCCESS);
+            self.publisher.set_fault(context, CUresult::SUCCESS);
         }
     }
 
@@ -316,7 +316,7 @@ impl Observer for ClientObserver {
             // Refused, and told once; or the work of a dead context, of which more was told.
             let context = self.progress.context(at.stream);
             if !self.is_dead(context) {
-                self.publisher.refused(context, code);
+                self.publisher.set_refused(context, code);
             }
         }
         // The session's word first: when the client sees its own it may post more, which the
@@ -390,7 +390,7 @@ impl Observer for ClientObserver {
         if !self.first_fault(context) {
             return;
         }
-        self.publisher.fault(context, code);
+        self.publisher.set_fault(context, code);
         if let Some(accounts) = self.accounts.get() {
             let device = self.devices.get(context as usize);
             accounts.add_fault(device.map_or(0, |device| device.load(Ordering::Relaxed)));

@@ -187,7 +187,7 @@ impl Publisher {
     }
 
     /// Says that a context is dead. To be called before the completion of the work that was lost.
-    pub fn fault(&self, context: u32, code: CUresult) {
+    pub fn set_fault(&self, context: u32, code: CUresult) {
         self.tell(context, |word| {
             word & !u64::from(u32::MAX) | u64::from(code.0)
         });
@@ -195,7 +195,7 @@ impl Publisher {
 
     /// Says that an operation of a context was refused, which harms nothing but that operation. To be
     /// called before its completion. Of several that the client has not looked at the last counts.
-    pub fn refused(&self, context: u32, code: CUresult) {
+    pub fn set_refused(&self, context: u32, code: CUresult) {
         self.tell(context, |word| {
             let serial = (word >> 48).wrapping_add(1) & 0xffff;
             serial << 48 | u64::from(code.0 & 0xffff) << 32 | word & u64::from(u32::MAX)
