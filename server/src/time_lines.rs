@@ -16,7 +16,7 @@ use protocol::operations::{SPAN_BYTES, SPAN_REACHED};
 use transport::socket::Connection;
 
 use crate::session::observer::ClientObserver;
-use crate::session::recording::{Room, State, Taken};
+use crate::session::recording::{RecordingState, Room, Taken};
 
 /// How often what was recorded goes out.
 const ROUND: Duration = Duration::from_millis(20);
@@ -162,9 +162,9 @@ impl Progress {
             self.tell(session, RecordedPart::Dropped { count: dropped });
         }
         match state {
-            State::GoesOn => return true,
-            State::Over => self.tell(session, over("")),
-            State::Lost => self.tell(
+            RecordingState::GoesOn => return true,
+            RecordingState::Over => self.tell(session, over("")),
+            RecordingState::Lost => self.tell(
                 session,
                 over("it records itself from now on (OPENMPS_TRACE)"),
             ),

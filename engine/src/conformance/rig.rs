@@ -3,7 +3,7 @@
 //! Called by the suite's cases and by engines' own tests. Must not know which engine it drives.
 
 mod memory;
-mod told;
+mod recording_observer;
 
 use std::collections::HashMap;
 use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use self::memory::{Extents, Memory};
 pub use self::memory::{More, more_addresses};
-pub use self::told::{Completion, Told};
+pub use self::recording_observer::{Completion, RecordingObserver};
 use super::kernels;
 use crate::arena::GRANULE;
 use crate::{Attachment, Bound, CUresult, Client, Engine, Observer, Owner, Region, Share, Window};
@@ -59,7 +59,7 @@ pub struct Guest {
     /// Its page-locked memory.
     pub host: Window,
     /// What it was told.
-    pub told: Arc<Told>,
+    pub told: Arc<RecordingObserver>,
     staging: Arc<Memory>,
     host_memory: Arc<Memory>,
     /// Given back when the client is gone.
@@ -114,7 +114,7 @@ impl Guest {
             base: windows[0].base + half,
             bytes: windows[0].bytes - half,
         };
-        let told = Arc::new(Told::new(variables, host_memory.window));
+        let told = Arc::new(RecordingObserver::new(variables, host_memory.window));
         let region = |memory: &Arc<Memory>| Region {
             window: memory.window,
             owner: Arc::clone(memory) as Arc<dyn Owner>,
@@ -429,7 +429,7 @@ impl Guest {
     }
 
     /// Ends the client; its addresses are free afterwards.
-    pub fn end(self) -> Arc<Told> {
+    pub fn end(self) -> Arc<RecordingObserver> {
         // The fields go in their order: the engine's side first, the addresses last.
         Arc::clone(&self.told)
     }

@@ -238,7 +238,7 @@ pub fn admit(
             granted,
             accounts,
             devices: told,
-            name,
+            log: name,
             share: limits.share,
             partition: membership.partition,
             shared_blocks: SharedBlocks::new(user_exports.clone()),

@@ -91,7 +91,7 @@ impl Operations for Session {
         if let Some(function) = u16::try_from(number).ok().and_then(Function::from_number)
             && self.missed.insert(number)
         {
-            self.name.line(format_args!(
+            self.log.line(format_args!(
                 "{} is not built; it was answered with CUDA_ERROR_NOT_SUPPORTED",
                 function.name()
             ));
@@ -452,7 +452,7 @@ impl Operations for Session {
             return Err(code);
         }
         let device = &self.devices[request.device as usize];
-        self.name.active(&device.name, &uuid(&device.uuid));
+        self.log.active(&device.name, &uuid(&device.uuid));
         Ok(())
     }
 

@@ -118,6 +118,6 @@ impl Drop for Session {
     fn drop(&mut self) {
         self.shared_blocks.pass_to_group(&mut self.memory);
         self.virtual_memory
-            .pass_to_group(&mut self.memory, &self.name);
+            .pass_to_group(&mut self.memory, &self.log);
     }
 }

@@ -78,7 +78,7 @@ pub struct Session {
     pub(crate) contexts: Vec<Option<u32>>,
     /// Contexts whose end is deferred, as bits.
     pub(crate) ending_contexts: u32,
-    pub(crate) name: ClientLog,
+    pub(crate) log: ClientLog,
     /// Functions that the client called and that are not built: each is logged once.
     pub(crate) missed: BTreeSet<u32>,
     pub(crate) detached: bool,
@@ -118,7 +118,7 @@ pub struct SessionParts {
     /// Its devices.
     pub devices: Vec<DeviceFacts>,
     /// For the log.
-    pub name: ClientLog,
+    pub log: ClientLog,
     /// Blocks that it shares with others.
     pub shared_blocks: SharedBlocks,
     /// Events that it shares with others.
@@ -176,7 +176,7 @@ impl Session {
             granted: parts.granted,
             contexts: vec![None; protocol::operations::CONTEXT_SLOTS as usize],
             ending_contexts: 0,
-            name: parts.name,
+            log: parts.log,
             missed: BTreeSet::new(),
             detached: false,
             broken: None,
@@ -204,8 +204,8 @@ impl Session {
     pub(crate) fn error_line(&mut self, text: &str) {
         self.error_lines += 1;
         match self.error_lines.cmp(&MAX_ERROR_LINES) {
-            std::cmp::Ordering::Less => self.name.line(text),
-            std::cmp::Ordering::Equal => self.name.line(format_args!(
+            std::cmp::Ordering::Less => self.log.line(text),
+            std::cmp::Ordering::Equal => self.log.line(format_args!(
                 "{text}; further errors of this client are not logged"
             )),
             std::cmp::Ordering::Greater => {}

@@ -137,12 +137,12 @@ pub struct Taken {
     /// What there was no room for, since the last time.
     pub dropped: u64,
     /// Whether nothing more comes.
-    pub state: State,
+    pub state: RecordingState,
 }
 
 /// How a recording goes on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum State {
+pub enum RecordingState {
     /// It goes on.
     #[default]
     GoesOn,
@@ -262,7 +262,7 @@ impl Recording {
         let kept = &mut *kept;
         let Reader::TimeLine(room) = &kept.reader else {
             return Taken {
-                state: State::Lost,
+                state: RecordingState::Lost,
                 ..Taken::default()
             };
         };
@@ -273,8 +273,8 @@ impl Recording {
             client_records: std::mem::take(&mut kept.client_records),
             dropped: std::mem::take(&mut kept.dropped),
             state: match kept.over {
-                true => State::Over,
-                false => State::GoesOn,
+                true => RecordingState::Over,
+                false => RecordingState::GoesOn,
             },
         }
     }
@@ -381,7 +381,7 @@ mod tests {
         let taken = recording.drain();
         assert_eq!(
             (taken.spans.len(), taken.dropped, taken.state),
-            (1, 0, State::Over)
+            (1, 0, RecordingState::Over)
         );
         recording.add_spans(&[span(10, 10)]);
         recording.end();
@@ -397,7 +397,7 @@ mod tests {
         assert!(recording.begin(Arc::new(Room::new(1 << 20))));
         recording.add_spans(&[span(1, 1)]);
         recording.drain_for_client(&mut Vec::new());
-        assert_eq!(recording.drain().state, State::Lost);
+        assert_eq!(recording.drain().state, RecordingState::Lost);
         recording.end();
         assert!(!recording.begin(Arc::new(Room::new(1 << 20))));
     }

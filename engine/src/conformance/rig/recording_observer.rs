@@ -14,8 +14,8 @@ use crate::{CUresult, Observer, Span, Window};
 
 /// An observer that remembers everything.
 #[derive(Debug)]
-pub struct Told {
-    state: Mutex<ToldState>,
+pub struct RecordingObserver {
+    state: Mutex<ObserverRecord>,
     wants_each_span: AtomicBool,
     changed: Condvar,
     /// Variables of modules are placed here, by counting up.
@@ -28,7 +28,7 @@ pub struct Told {
 pub type Completion = (u64, Result<(), CUresult>);
 
 #[derive(Debug, Default)]
-struct ToldState {
+struct ObserverRecord {
     /// How often it was told that there is text.
     wrote: u64,
     /// How often it was told that a stream's work is about to be over.
@@ -43,7 +43,7 @@ struct ToldState {
     managed_bytes: u64,
 }
 
-impl Told {
+impl RecordingObserver {
     /// One that was told nothing yet, with places for modules' variables and for managed ones.
     #[must_use]
     pub fn new(variables: Window, managed: Window) -> Self {
@@ -139,7 +139,7 @@ impl Told {
     }
 }
 
-impl Observer for Told {
+impl Observer for RecordingObserver {
     fn completed(&self, at: At, result: Result<(), CUresult>) {
         let mut state = lock(&self.state);
         let completed = state.completed.entry(at.stream).or_default();
