@@ -11,6 +11,7 @@ process; a case of group "own" gets one of its own, with its environment.
 import hashlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -49,12 +50,23 @@ def script(text, *arguments, timeout=120):
         path = os.path.join(folder, "program.py")
         with open(path, "w") as file:
             file.write(text)
-        done = subprocess.run(
-            [sys.executable, path, *arguments], capture_output=True, text=True, timeout=timeout
+        process = subprocess.Popen(
+            [sys.executable, path, *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
         )
-    if done.returncode:
-        raise RuntimeError(f"exit {done.returncode}: {done.stderr.strip()[-600:]}")
-    return done.stdout
+        try:
+            output, errors = process.communicate(timeout=timeout)
+        except subprocess.TimeoutExpired:
+            # Ranks that wait for each other are children of it, and would keep the server's clients from ending.
+            os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+            raise
+    if process.returncode:
+        raise RuntimeError(f"exit {process.returncode}: {errors.strip()[-600:]}")
+    return output
 
 
 # ---------------------------------------------------------------- PyTorch: eager operators

@@ -9,7 +9,7 @@ use std::time::Duration;
 use common::{Controls, Fake, PTX, poke, until};
 use cuda_abi::CUresult;
 use engine::arena::GRANULE;
-use engine::conformance::rig::{Guest, noise, simple_launch};
+use engine::conformance::rig::{Guest, bounded, noise, simple_launch};
 use engine::{Engine, Share};
 use protocol::operations::{Copy, ModuleLoad};
 
@@ -227,8 +227,34 @@ fn a_module_that_nobody_took_does_not_stay() {
     let controls = Controls::of(&fake);
     let mut guest = Guest::new(&engine);
     guest.context(1, 1);
-    guest.module_in(1, PTX);
+    guest.module_for(0, 1, PTX);
     controls.settle(1, 1);
     guest.module_in(0, PTX);
     controls.settle(1, 2);
+}
+
+/// Ranks of collective operations do: one waits on its device for the other, which loads code on another device
+/// before it goes on.
+#[test]
+fn code_is_loaded_on_one_device_beside_an_endless_kernel_of_another() {
+    let fake = Fake::new(&["VERSION=12040", "DEVICES=2"]);
+    let engine = fake.open().expect("a driver that works");
+    let controls = Controls::of(&fake);
+    let (mut waits, mut loads) = (
+        Guest::new(&engine),
+        Guest::with_share(&engine, Share::default()),
+    );
+    loads.context(1, 1);
+    let module = waits.module(PTX);
+    controls.spin(true);
+    waits.launch(0, module, 1, 1, &poke(0, 1));
+    until("its kernel spins", || controls.queued() > 0);
+    // Code that nobody has, and then the code that the other has on its own device.
+    bounded("loading on the other device", || {
+        loads.module_in(1, DEEP);
+        loads.module_in(1, PTX);
+    });
+    assert!(!waits.is_done(0), "it spins still");
+    controls.spin(false);
+    assert_eq!(waits.wait(0), Ok(()));
 }

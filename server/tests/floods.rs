@@ -54,6 +54,7 @@ fn load_image(client: &TestClient, chunk: &Chunk, image: u64, bytes: u64) -> Rep
         staging: chunk.offset(),
         capacity: 1 << 16,
         options: 0,
+        device: 0,
     };
     client.end.call(&load, &[]).unwrap()
 }
@@ -333,6 +334,7 @@ fn images_take_what_may_be_held_for_their_client_and_no_more() {
             staging: 0,
             capacity: 0,
             options: 0,
+            device: 0,
         };
         client.end.call(&load, &[]).unwrap()
     };

@@ -261,6 +261,7 @@ fn images_and_modules_come_through_staging_and_go_with_their_memory() {
             staging: chunk.offset(),
             capacity,
             options: 0,
+            device: 0,
         };
         let reply = client.end.call(&load, &[]).unwrap();
         (reply, chunk)

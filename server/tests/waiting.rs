@@ -308,6 +308,7 @@ fn load_image_with(client: &TestClient, image: u64, variables: u8, options: u32)
         staging: chunk.offset(),
         capacity: 1 << 16,
         options,
+        device: 0,
     };
     client.end.call(&load, &[]).unwrap().fields.status
 }

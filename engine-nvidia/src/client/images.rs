@@ -30,8 +30,8 @@ impl NvidiaClient {
         let device = self
             .shared
             .devices
-            .first()
-            .ok_or(CUresult::ERROR_NO_DEVICE)?;
+            .get(request.device as usize)
+            .ok_or(CUresult::ERROR_INVALID_DEVICE)?;
         // As it is kept, and once more while it is made ready for the driver. Who is the first to have it pays
         // for it; where it is there already, this is given back.
         let bytes = (data.len() + PADDING) as u64;

@@ -65,6 +65,8 @@ pub struct Guest {
     /// Given back when the client is gone.
     _extents: Arc<Extents>,
     next: HashMap<u32, u64>,
+    /// The device of each context.
+    devices: HashMap<u32, u32>,
     modules: u64,
 }
 
@@ -138,6 +140,7 @@ impl Guest {
             host_memory,
             _extents: extents,
             next: HashMap::new(),
+            devices: HashMap::new(),
             modules: 0,
         }
     }
@@ -153,6 +156,7 @@ impl Guest {
         self.client
             .context_create(&request, &[])
             .expect("a context");
+        self.devices.insert(context, device);
     }
 
     /// Makes a stream in context 0.
@@ -238,13 +242,24 @@ impl Guest {
         self.taken(at, result).expect("a destruction that is taken");
     }
 
-    /// Loads an image; the statuses, its descriptor and its log.
+    /// Loads an image for the first device; the statuses, its descriptor and its log.
     pub fn image(&mut self, image: u64, bytes: &[u8]) -> (CUresult, Descriptor, String) {
+        self.image_for(0, image, bytes)
+    }
+
+    /// Loads an image for a device; the statuses, its descriptor and its log.
+    pub fn image_for(
+        &mut self,
+        device: u32,
+        image: u64,
+        bytes: &[u8],
+    ) -> (CUresult, Descriptor, String) {
         let request = ImageLoad {
             image,
             staging: 0,
             capacity: 0,
             options: 0,
+            device,
         };
         let mut reply = Vec::new();
         let facts = self
@@ -263,9 +278,16 @@ impl Guest {
 
     /// Loads PTX as a module of a context; its handle and its variables' addresses.
     pub fn module_in(&mut self, context: u32, ptx: &str) -> (u64, Vec<u64>) {
+        let device = self.devices.get(&context).copied().unwrap_or(0);
+        self.module_for(device, context, ptx)
+    }
+
+    /// Loads PTX, as an image for one device, as a module of a context of perhaps another one; its handle and its
+    /// variables' addresses.
+    pub fn module_for(&mut self, device: u32, context: u32, ptx: &str) -> (u64, Vec<u64>) {
         self.modules += 1;
         let module = self.modules;
-        let (status, _, log) = self.image(module, ptx.as_bytes());
+        let (status, _, log) = self.image_for(device, module, ptx.as_bytes());
         assert_eq!(status, CUresult::SUCCESS, "{log}");
         let request = ModuleLoad {
             module,

@@ -96,8 +96,8 @@ macro_rules! for_each_operation {
                 create 34 1 stream_create(StreamCreate { stream: u32, context: u32, flags: u32, priority: i32 }) -> NoReply {};
                 /// Ends a stream once its work has finished.
                 stream 35 1 stream_destroy(StreamDestroy { reserved: u32 }) -> NoReply {};
-                /// Reads an image (PTX, fatbin): the reply's data is its descriptor, or goes to staging if it is too long. Data: none on the wire; the session gives the engine the whole image.
-                call 36 1 image_load(ImageLoad { image: u64, staging: u64, capacity: u64, options: u32 }) -> ImageLoadReply { status: u32, descriptor: u64, log: u64 };
+                /// Reads an image (PTX, fatbin): the reply's data is its descriptor, or goes to staging if it is too long. Device: where the program is likely to use it first; what an engine does with a device to read the image, it does with that one. Data: none on the wire; the session gives the engine the whole image.
+                call 36 2 image_load(ImageLoad { image: u64, staging: u64, capacity: u64, options: u32, device: u32 }) -> ImageLoadReply { status: u32, descriptor: u64, log: u64 };
                 /// Forgets an image.
                 post 37 1 image_unload(ImageUnload { image: u64 }) -> NoReply {};
                 /// Makes a module of an image in a context. The reply's data is the address of each of its variables, 8 bytes each, in the descriptor's order.

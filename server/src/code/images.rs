@@ -50,14 +50,18 @@ enum Image {
         said: Vec<u8>,
         /// What the variables of a module of it may need, or `None` if that is absurd.
         variables: Option<Needed>,
-        /// Bytes of [`UNUSED_ON`] that count for the variables of a module that nobody uses yet.
-        unused: u64,
+        /// What counts for the variables of a module that nobody uses yet.
+        unused: EngineVariables,
         _held: Charge,
     },
 }
 
-/// The device on which an engine that keeps variables has an image's first module.
-pub const UNUSED_ON: u32 = 0;
+/// Bytes of a device that the engine itself takes for variables.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EngineVariables {
+    pub device: u32,
+    pub bytes: u64,
+}
 
 impl Image {
     const fn total(&self) -> u64 {
@@ -189,17 +193,17 @@ impl Images {
             total,
             variables: descriptor.as_ref().and_then(bytes_of_variables),
             said,
-            unused: 0,
+            unused: EngineVariables::default(),
             _held: held,
         };
         fits.then_some(()).ok_or(CUresult::ERROR_OUT_OF_MEMORY)
     }
 
     /// Sets what counts for a module of an image that nobody uses, and gives what did until now.
-    pub fn set_unused_charge(&mut self, image: u64, bytes: u64) -> u64 {
+    pub fn set_unused_charge(&mut self, image: u64, charge: EngineVariables) -> EngineVariables {
         match self.images.get_mut(&image) {
-            Some(Image::Loaded { unused, .. }) => std::mem::replace(unused, bytes),
-            _ => 0,
+            Some(Image::Loaded { unused, .. }) => std::mem::replace(unused, charge),
+            _ => EngineVariables::default(),
         }
     }
 

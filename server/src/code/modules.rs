@@ -9,7 +9,7 @@ use cuda_abi::CUresult;
 use engine::Window;
 use protocol::operations::{ModuleLoad, ModuleLoadReply};
 
-use crate::code::images::{Images, Needed, UNUSED_ON};
+use crate::code::images::{EngineVariables, Images, Needed};
 use crate::memory::backing::ClientBacking;
 use crate::memory::client_memory::{Memory, MemoryKind};
 use crate::session::observer::{ClientObserver, VariableMemory};
@@ -32,13 +32,6 @@ struct Module {
     variables: Vec<u64>,
     /// What counts for those that the engine keeps.
     in_engine: EngineVariables,
-}
-
-/// Bytes of a device that the engine itself takes for variables.
-#[derive(Clone, Copy, Debug)]
-struct EngineVariables {
-    device: u32,
-    bytes: u64,
 }
 
 /// What a module is loaded with.
@@ -74,10 +67,12 @@ impl Modules {
             in_engine.bytes = std::mem::take(&mut needed.device);
         }
         // The one that nobody used is this one now, or is no more.
-        let unused = loader.images.set_unused_charge(request.image, 0);
-        let (taken, freed) = match device == UNUSED_ON {
-            true => (in_engine.bytes - unused.min(in_engine.bytes), 0),
-            false => (in_engine.bytes, unused),
+        let unused = loader
+            .images
+            .set_unused_charge(request.image, EngineVariables::default());
+        let (taken, freed) = match device == unused.device {
+            true => (in_engine.bytes - unused.bytes.min(in_engine.bytes), 0),
+            false => (in_engine.bytes, unused.bytes),
         };
         let mut variables = Vec::new();
         let loaded = loader.memory.charge(device, taken).and_then(|()| {
@@ -96,7 +91,7 @@ impl Modules {
             loader.release_variables(&variables);
             return loaded;
         }
-        loader.memory.uncharge(UNUSED_ON, freed);
+        loader.memory.uncharge(unused.device, freed);
         let module = Module {
             context: request.context,
             ending: false,

@@ -10,7 +10,7 @@ use protocol::operations::{
 };
 use transport::session::REPLY_DATA;
 
-use crate::code::images::UNUSED_ON;
+use crate::code::images::EngineVariables;
 use crate::session::Session;
 
 /// What is said of an image whose variables are beyond the quota.
@@ -50,6 +50,11 @@ impl Session {
         reply: &mut Vec<u8>,
     ) -> Result<ImageLoadReply, CUresult> {
         let image = request.image;
+        if request.device as usize >= self.devices.len() {
+            // The client was told which devices there are.
+            self.images.remove(image);
+            return Err(CUresult::ERROR_INVALID_DEVICE);
+        }
         // Of what is to be linked with others the engine keeps nothing.
         let kept = request.options & IMAGE_PART == 0;
         let mut fields = match self.images.remove_bytes(image) {
@@ -69,9 +74,9 @@ impl Session {
             .set_engine_reply(image, reply.clone(), fields.descriptor);
         let counted = match said {
             Err(code) => Err((code, NOT_HELD)),
-            Ok(()) if fields.status == 0 && kept => {
-                self.count_unused(image).map_err(|code| (code, NO_ROOM))
-            }
+            Ok(()) if fields.status == 0 && kept => self
+                .count_unused(image, request.device)
+                .map_err(|code| (code, NO_ROOM)),
             Ok(()) => Ok(()),
         };
         if let Err((code, why)) = counted {
@@ -98,23 +103,26 @@ impl Session {
     }
 
     /// Counts the variables of the module that an engine has of an image before anybody loads one.
-    fn count_unused(&mut self, image: u64) -> Result<(), CUresult> {
+    fn count_unused(&mut self, image: u64, device: u32) -> Result<(), CUresult> {
         if self.observer.keeps_variables() {
             let bytes = self.images.variables(image)?.device;
-            self.memory.charge(UNUSED_ON, bytes)?;
-            self.images.set_unused_charge(image, bytes);
+            self.memory.charge(device, bytes)?;
+            self.images
+                .set_unused_charge(image, EngineVariables { device, bytes });
         }
         Ok(())
     }
 
     /// Ends an image.
     pub(crate) fn unload_image(&mut self, request: &ImageUnload) {
-        let unused = self.images.set_unused_charge(request.image, 0);
+        let unused = self
+            .images
+            .set_unused_charge(request.image, EngineVariables::default());
         if self.images.remove(request.image) {
             // The engine knows it only if it took it; either way it is gone.
             let _ = self.client.image_unload(request, &[]);
         }
-        self.memory.uncharge(UNUSED_ON, unused);
+        self.memory.uncharge(unused.device, unused.bytes);
     }
 
     /// Says again what the engine said of an image.

@@ -169,11 +169,16 @@ fn request_load(
 ) -> Result<(CUresult, Vec<u8>, Vec<u8>), CUresult> {
     upload(connection, number, bytes)?;
     let room = connection.stage(DESCRIPTION)?;
+    // Code is loaded where the thread's context is, which need not be made yet. Without one any device will do.
+    let device = context::current_as_it_is()
+        .and_then(|current| current.device())
+        .map_or(0, |device| device.number);
     let reply = connection.call(&ImageLoad {
         image: number,
         staging: room.offset(),
         capacity: room.len() as u64,
         options,
+        device,
     })?;
     let lengths = (reply.fields.descriptor, reply.fields.log);
     let total = lengths
