@@ -28,9 +28,6 @@ const PROGRAMS: &str = "programs and tests";
 /// tests waits more than it computes. More than these would only take memory.
 const AT_ONCE: usize = 3;
 
-/// Seconds of each fuzz target in a test run.
-const SMOKE_SECONDS: u32 = 5;
-
 /// What the tests of platforms may take together in CI. They install a good deal, and one of them builds
 /// Kubernetes; what would take longer than is left is skipped by name.
 const PLATFORMS: Duration = Duration::from_secs(12 * 60);
@@ -115,7 +112,7 @@ fn tests(all_toolkits: bool, platforms: Option<Duration>) -> Vec<Part> {
                 "nbody",
             ]))
         }),
-        part("fuzzing", || fuzz::run(SMOKE_SECONDS, "")),
+        part("fuzzing", fuzz::smoke),
         part("models of the ring", loom),
         // The tests of crates build two libraries, and should not wait for the lock.
         part("documentation", documentation).behind(PROGRAMS),

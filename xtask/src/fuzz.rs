@@ -26,7 +26,6 @@ const PROCESSES_PER_CORE: u64 = 2;
 /// Whole sessions with a live server, as many as that, of several processes at once, each with a server and a
 /// bystander of its own; they share what they find. Says how many there were in all.
 pub fn sessions(count: u64) -> Result<()> {
-    let name = "sessions";
     build()?;
     let cores = available_parallelism()?.get() as u64;
     let processes = (cores * PROCESSES_PER_CORE).min(count.max(1));
@@ -35,8 +34,8 @@ pub fn sessions(count: u64) -> Result<()> {
     let begun = Instant::now();
     let mut children = Vec::new();
     for number in 0..processes {
-        let log = target().join(format!("{name}-{number}.log"));
-        let mut command = command(name)?;
+        let log = target().join(format!("{SESSIONS}-{number}.log"));
+        let mut command = command(SESSIONS)?;
         command
             .args([format!("-runs={each}"), "-reload=10".to_owned()])
             .stderr(File::create(&log)?);
@@ -83,8 +82,23 @@ fn target() -> PathBuf {
     root().join("target/fuzz")
 }
 
+/// The target that drives whole sessions with a live server.
+const SESSIONS: &str = "sessions";
+
+/// What CI runs: each target for a few seconds, and whole sessions for a minute.
+pub fn smoke() -> Result<()> {
+    run_each("", |name| match name {
+        SESSIONS => 60,
+        _ => 5,
+    })
+}
+
 /// Builds all targets and runs those whose name contains `filter`, each for so many seconds.
 pub fn run(seconds: u32, filter: &str) -> Result<()> {
+    run_each(filter, |_| seconds)
+}
+
+fn run_each(filter: &str, seconds: impl Fn(&str) -> u32) -> Result<()> {
     build()?;
     let mut names: Vec<String> = std::fs::read_dir(root().join("fuzz/fuzz_targets"))?
         .filter_map(|entry| Some(entry.ok()?.path().file_stem()?.to_str()?.to_owned()))
@@ -97,7 +111,7 @@ pub fn run(seconds: u32, filter: &str) -> Result<()> {
     );
     for name in names {
         let mut command = command(&name)?;
-        command.arg(format!("-max_total_time={seconds}"));
+        command.arg(format!("-max_total_time={}", seconds(&name)));
         shell::run(&mut command).with_context(|| format!("fuzz target {name} found something"))?;
     }
     Ok(())
