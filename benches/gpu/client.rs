@@ -144,7 +144,7 @@ fn main() {
             .launch(kernel, 1, 1, stream, &[microseconds * 1000])
             .expect("it launches");
     };
-    // SAFETY: the stream was made above.
+    // SAFETY: the stream was made in this function, which does not destroy it before its end.
     let wait = || unsafe { driver.stream_synchronize(stream) }.expect("it ran");
     launch();
     wait();

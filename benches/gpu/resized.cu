@@ -13,7 +13,7 @@
         if (result != CUDA_SUCCESS) printf("%s: %d\n", #call, int(result)), exit(1);               \
     } while (0)
 
-// Each block stays for 10 us, so that the blocks are on all multiprocessors that they may be on.
+// Each block stays for 10 µs, so that the blocks are on all multiprocessors that they may be on.
 static const char *text = R"(.version 7.0
 .target sm_75
 .address_size 64

@@ -35,7 +35,7 @@ const MOVE: &str = ".version 7.0\n.target sm_52\n.address_size 64\n\
 /// What a request brings, and what it gets, in bytes.
 const QUESTION: usize = 256 << 10;
 const ANSWER: usize = 4 << 10;
-/// A request's kernels, their blocks, and how often each thread of these multiplies: some 30 us each on an H200.
+/// A request's kernels, their blocks, and how often each thread of these multiplies: some 30 µs each on an H200.
 const KERNELS: usize = 10;
 const BLOCKS: u32 = 132;
 const TIMES: u64 = 3_000;
@@ -87,7 +87,7 @@ pub fn serve(driver: &Driver, mean: u64, length: Duration) {
                 .launch(kernel, BLOCKS, THREADS, stream, &[TIMES, memory])
                 .expect("it launches");
         }
-        // SAFETY: as above.
+        // SAFETY: `answer` has ANSWER bytes and is read after the wait below; the memory is allocated.
         unsafe { driver.copy_to_host_async(answer, memory, ANSWER, stream) }.expect("it goes");
         wait(driver, stream);
     };
@@ -172,9 +172,9 @@ pub fn hog(driver: &Driver, what: &str, length: Duration) {
                 step(stream);
             }
             posted += AHEAD / 2;
-            // SAFETY: both were made above.
+            // SAFETY: the stream and its events were made in this function, and nobody destroys them before it ends.
             unsafe { driver.event_record(events[half % 2], stream) }.expect("it is recorded");
-            // SAFETY: as above; one that was never recorded is over.
+            // SAFETY: the event was made in this function and lives; one that was never recorded is complete.
             unsafe { driver.event_synchronize(events[(half + 1) % 2]) }.expect("it ran");
         }
     }

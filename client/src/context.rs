@@ -48,7 +48,7 @@ const TOLD_LIMITS: [CUlimit; 2] = [
 ];
 const HEAP_LIMIT: usize = CUlimit::MALLOC_HEAP_SIZE.0 as usize;
 
-/// What cuCtxGetApiVersion tells: the version of cuCtxCreate_v2.
+/// What cuCtxGetApiVersion returns: the version of cuCtxCreate_v2.
 pub(crate) const API_VERSION: u32 = 3020;
 
 /// One context.
@@ -235,7 +235,7 @@ impl Context {
         self.fences.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has the work of streams that are made from now on wait until a stream has come to a place.
+    /// Has the work of streams that are made from now on wait until a stream has reached a place.
     pub(crate) fn add_fence(&self, connection: &Connection, slot: u32, sequence: u64) {
         let mut fences = self.fences_now();
         fences.retain(|slot, sequence| !connection.reached(*slot, *sequence));

@@ -1,7 +1,7 @@
 //! Streams: their order, and which one a handle means.
 //!
 //! Owns each stream's order: a place in it is taken and its record put into the ring under one lock. All that
-//! posts work comes through [`Target`]. What work does it does not know; that a stream is captured it learns
+//! posts work comes through [`StreamTarget`]. What work does it does not know; that a stream is captured it learns
 //! by one relaxed load.
 
 pub(crate) mod attribute_values;
@@ -44,7 +44,7 @@ pub(crate) struct Stream {
     context: AtomicU64,
     flags: AtomicU32,
     priority: AtomicI32,
-    /// What cuStreamGetId tells.
+    /// What cuStreamGetId returns.
     id: AtomicU64,
     /// The host functions that stand in it.
     pub calls: Calls,
@@ -259,7 +259,7 @@ impl Stream {
 
 /// A stream that a call is about.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Target {
+pub(crate) struct StreamTarget {
     pub streams: &'static Streams,
     /// Its context.
     pub current: Current,
@@ -306,7 +306,7 @@ pub(crate) fn per_thread<T>(call: impl FnOnce() -> T) -> T {
 /// CUDA_ERROR_INVALID_HANDLE for a handle that names no live stream, and the context's own error
 /// where it died of one.
 #[inline(always)]
-pub(crate) fn target(handle: CUstream) -> Result<Target, CUresult> {
+pub(crate) fn target(handle: CUstream) -> Result<StreamTarget, CUresult> {
     match handle.bits() {
         0 if PER_THREAD.get() => own(&context::current()?),
         2 => own(&context::current()?),
@@ -316,7 +316,7 @@ pub(crate) fn target(handle: CUstream) -> Result<Target, CUresult> {
             let found =
                 Key::of(bits, HandleKind::Stream).and_then(|key| Some((key, streams.get(key)?)));
             let (key, stream) = found.ok_or(CUresult::ERROR_INVALID_HANDLE)?;
-            Ok(Target {
+            Ok(StreamTarget {
                 streams,
                 current: context::usable(streams.contexts, stream.context())?,
                 slot: key.index(),
@@ -326,13 +326,13 @@ pub(crate) fn target(handle: CUstream) -> Result<Target, CUresult> {
     }
 }
 #[inline(always)]
-fn legacy(current: &Current) -> Result<Target, CUresult> {
+fn legacy(current: &Current) -> Result<StreamTarget, CUresult> {
     let streams = streams()?;
     let stream = streams
         .table
         .at(current.slot())
         .ok_or(CUresult::ERROR_INVALID_CONTEXT)?;
-    Ok(Target {
+    Ok(StreamTarget {
         streams,
         current: *current,
         slot: current.slot(),
@@ -342,7 +342,7 @@ fn legacy(current: &Current) -> Result<Target, CUresult> {
 
 /// The calling thread's own stream in the current context, made at its first use.
 #[cold]
-fn own(current: &Current) -> Result<Target, CUresult> {
+fn own(current: &Current) -> Result<StreamTarget, CUresult> {
     let streams = streams()?;
     let context = current.handle();
     let known = OWN
@@ -367,7 +367,7 @@ fn own(current: &Current) -> Result<Target, CUresult> {
             (key, stream.ok_or(CUresult::ERROR_INVALID_HANDLE)?)
         }
     };
-    Ok(Target {
+    Ok(StreamTarget {
         streams,
         current: *current,
         slot: key.index(),
@@ -375,7 +375,7 @@ fn own(current: &Current) -> Result<Target, CUresult> {
     })
 }
 
-impl Target {
+impl StreamTarget {
     /// Locks the stream, to put several things into it that nothing may come between.
     pub(crate) fn guard(&self) -> StreamGuard<'_> {
         StreamGuard {
@@ -422,7 +422,7 @@ impl Target {
     /// Refuses something that cannot be captured.
     ///
     /// # Errors
-    /// As [`Target::current_capture`]'s, and CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED for a captured stream, whose
+    /// As [`StreamTarget::current_capture`]'s, and CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED for a captured stream, whose
     /// capture breaks.
     pub(crate) fn refuse_captured(&self) -> Result<(), CUresult> {
         if self.stream.mode_bits() & (CAPTURED | BESIDE) == 0 {
@@ -440,7 +440,7 @@ impl Target {
     /// Refuses to ask or to wait for a stream that is captured, or while captures forbid it.
     ///
     /// # Errors
-    /// As [`Target::refuse_captured`]'s and [`may_be_unsafe`]'s.
+    /// As [`StreamTarget::refuse_captured`]'s and [`may_be_unsafe`]'s.
     #[inline]
     pub(crate) fn check_query(&self) -> Result<(), CUresult> {
         self.refuse_captured()?;
@@ -458,7 +458,7 @@ impl Target {
         })
     }
 
-    /// As [`Target::enqueue`]; `captured` is what a capture gets.
+    /// As [`StreamTarget::enqueue`]; `captured` is what a capture gets.
     #[inline]
     pub(crate) fn enqueue_as<R: Request>(
         &self,
@@ -491,7 +491,7 @@ impl Target {
         Ok(sequence)
     }
 
-    /// Makes the stream's later work wait until another stream has come to a place.
+    /// Makes the stream's later work wait until another stream has reached a place.
     pub(crate) fn wait_for(&self, slot: u32, sequence: u64) -> Result<(), CUresult> {
         if slot == self.slot || self.streams.connection.reached(slot, sequence) {
             return Ok(()); // Its own past, or past altogether.

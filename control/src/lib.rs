@@ -37,7 +37,8 @@ use std::process::{Command, ExitCode};
 pub use command_line::arguments::PAGE_PROCESS;
 pub use command_line::client::{AskError, NO_DAEMON, ask};
 pub use commands::{
-    Arguments, Command as CommandRow, Line, LineError, list as command_list, parse as parse_line,
+    Arguments, Command as CommandRow, CommandLine, LineError, list as command_list,
+    parse as parse_line,
 };
 pub use commands::{device_from_json, device_json};
 pub use files::directories::{self, Directories, VariableError, is_path_list};
@@ -121,7 +122,7 @@ fn usage() -> String {
          \x20 --isolation=<how>          a server for each user, group or client, or none: one for all\n\
          \x20 --underlay=<what>          NVIDIA's own MPS beneath the servers, so that they overlap on a GPU:\n\
          \x20                            nvidia-mps, auto (where it can be had) or none, the default\n\
-         \x20 --web=<address>            a page for a browser at 127.0.0.1:9401, ask_with_remark, by a process beside the daemon\n\
+         \x20 --web=<address>            a page for a browser at 127.0.0.1:9401, say, by a process beside the daemon\n\
          \n\
          Commands (each takes --json too):\n{}",
         commands::list()

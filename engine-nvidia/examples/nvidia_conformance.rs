@@ -408,7 +408,7 @@ fn figures() -> ExitCode {
     for _ in 0..many {
         // As a session does: never more than the depth of a stream.
         let at = guest.at(0).sequence;
-        while at > 900 && guest.told.result_of(0, at - 900).is_none() {
+        while at > 900 && guest.observer.result_of(0, at - 900).is_none() {
             let _ = guest.client.assist();
         }
         guest.launch(0, module, 1, 1, &data);

@@ -99,7 +99,7 @@ impl NvidiaEngine {
     ///
     /// # Errors
     /// As [`NvidiaEngine::open`].
-    pub fn look() -> Result<Vec<DeviceFacts>, OpenError> {
+    pub fn installed_devices() -> Result<Vec<DeviceFacts>, OpenError> {
         let driver = open_driver()?;
         (0..driver.count_devices()?)
             .map(|ordinal| {

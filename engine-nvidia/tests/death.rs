@@ -63,7 +63,7 @@ fn dies_of(code: u32) {
     // What was to come back has not.
     assert_eq!(guest.wait(40), Err(CUresult(code)));
     assert_eq!(guest.staged(0, 4), [0xEE; 4]);
-    let (_, told, text) = guest.told.fault();
+    let (_, told, text) = guest.observer.fault();
     assert_eq!(told, CUresult(code));
     println!("{text}");
 }
@@ -87,23 +87,23 @@ fn a_dead_device_is_told_to_all_and_takes_nobody() {
     controls.die(700);
     let illegal = CUresult::ERROR_ILLEGAL_ADDRESS;
     assert_eq!(guilty.wait(0), Err(illegal));
-    let completed = guilty.told.completed(0);
+    let completed = guilty.observer.completed(0);
     assert_eq!(completed.len(), 201);
     assert!(
         completed[1..]
             .iter()
             .all(|&(_, result)| result == Err(illegal))
     );
-    let (context, code, text) = guilty.told.fault();
+    let (context, code, text) = guilty.observer.fault();
     assert_eq!((context, code), (0, illegal));
     assert!(text.contains("poke") && text.contains("Fake GPU"), "{text}");
     assert!(text.contains("compute-sanitizer"), "{text}");
     // Once for each context, of clients that did nothing too.
-    let _ = other.told.fault();
-    while other.told.faults().len() < 2 {
+    let _ = other.observer.fault();
+    while other.observer.faults().len() < 2 {
         std::thread::sleep(Duration::from_millis(1));
     }
-    assert_eq!(guilty.told.faults().len(), 1);
+    assert_eq!(guilty.observer.faults().len(), 1);
     other.write(0, device, &[1]);
     assert_eq!(other.wait(0), Err(illegal));
     assert_eq!(other.stream_in(CONTEXT_SLOTS, 0), Err(illegal));

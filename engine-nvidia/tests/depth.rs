@@ -46,7 +46,7 @@ fn an_operation_of_many_commands_is_issued_in_parts() {
     controls.hold(false);
     assert_eq!(guest.wait(0), Ok(()));
     assert_eq!(
-        guest.told.completed(0).last().map(|last| last.1),
+        guest.observer.completed(0).last().map(|last| last.1),
         Some(Ok(()))
     );
     let copied = guest.download(to, 16 * GRANULE);
@@ -98,7 +98,9 @@ fn what_turns_out_to_take_long_is_alone_with_the_driver() {
     until("both are with the driver", || controls.queued() >= 2);
     std::thread::sleep(Duration::from_millis(100));
     controls.end_one();
-    until("the first has ended", || guest.told.completed(0).len() == 1);
+    until("the first has ended", || {
+        guest.observer.completed(0).len() == 1
+    });
     let queued = controls.queued();
     assert!(queued > 0, "the second spins");
     // It is known by now that the second takes long.

@@ -73,12 +73,12 @@ fn posting_never_waits_for_the_gpu() {
     guest.stream(41);
     guest.destroy(41);
     std::thread::sleep(Duration::from_millis(20));
-    assert!(!guest.is_done(40) && guest.told.completed(40).is_empty());
+    assert!(!guest.is_done(40) && guest.observer.completed(40).is_empty());
     controls.hold(false);
     assert_eq!(guest.wait(40), Ok(()));
     assert_eq!(guest.wait(41), Ok(()));
     let expected: Vec<_> = (1..=u64::from(writes)).map(|at| (at, Ok(()))).collect();
-    assert_eq!(guest.told.completed(40), expected);
+    assert_eq!(guest.observer.completed(40), expected);
     assert_eq!(guest.word(device), writes);
 }
 

@@ -66,7 +66,7 @@ fn a_burst_goes_in_few_graphs_and_each_launch_keeps_its_parameters() {
     assert_eq!(alone, i64::from(BEFORE), "went by themselves");
     assert!((9..30).contains(&graphs), "{graphs} graphs");
     is_done_up_to(&mut guest, at, BEFORE + 300);
-    let completed = guest.told.completed(0);
+    let completed = guest.observer.completed(0);
     assert!(completed.iter().all(|(_, result)| result.is_ok()));
     assert!(completed.is_sorted_by_key(|&(sequence, _)| sequence));
     // What comes between launches comes between them.
@@ -95,7 +95,7 @@ fn what_the_driver_refuses_in_a_graph_is_refused_by_itself() {
     assert_eq!(guest.taken(wrong, taken), Ok(()));
     burst(&mut guest, 0, module, at, BEFORE + 40..BEFORE + 80);
     assert_eq!(guest.wait(0), Ok(()));
-    let completed = guest.told.completed(0);
+    let completed = guest.observer.completed(0);
     let failed: Vec<_> = completed
         .iter()
         .filter(|(_, result)| result.is_err())

@@ -78,7 +78,7 @@ fn who_sleeps_is_told_when_regular_work_is_about_to_be_over() {
         controls.hold(true);
         guest.write(0, device, bytes);
         std::thread::sleep(Duration::from_millis(20));
-        let told = guest.told.pre_wakes(0);
+        let told = guest.observer.pre_wakes(0);
         controls.hold(false);
         assert_eq!(guest.wait(0), Ok(()));
         told
@@ -100,7 +100,7 @@ fn operations_that_ended_together_are_told_of_one_by_one() {
     let engine = fake.open().unwrap();
     let controls = Controls::of(&fake);
     let mut guest = Guest::new(&engine);
-    guest.told.want_each_span();
+    guest.observer.want_each_span();
     let device = guest.commit(0, GRANULE);
     let burst = |guest: &mut Guest| {
         controls.hold(true);
@@ -132,7 +132,7 @@ fn kernels_have_events_of_their_own_while_somebody_wants_to_know() {
     let mut guest = Guest::new(&engine);
     let (module, _) = guest.module_in(0, PTX);
     let device = guest.commit(0, GRANULE);
-    guest.told.want_each_span();
+    guest.observer.want_each_span();
     let (launches, events) = (controls.launches(), controls.counts()[3]);
     controls.hold(true);
     for value in [1, 2] {
@@ -166,7 +166,7 @@ fn work_that_takes_longer_beside_others_was_slowed_down_by_them() {
         std::thread::sleep(Duration::from_millis(milliseconds));
         controls.hold(false);
         assert_eq!(guest.wait(0), Ok(()));
-        guest.told.slowed()
+        guest.observer.slowed()
     };
     // However long it takes: nobody else is there.
     for milliseconds in [20, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2] {
@@ -184,7 +184,7 @@ fn work_that_takes_longer_beside_others_was_slowed_down_by_them() {
     assert!(slowed >= (rounds - 1) * 20_000_000, "{slowed}");
     controls.spin(false);
     assert_eq!(other.wait(0), Ok(()));
-    assert_eq!(other.told.slowed(), 0, "nothing is known of its kernel");
+    assert_eq!(other.observer.slowed(), 0, "nothing is known of its kernel");
 }
 
 /// Who is recorded hears why its work did not go to the driver, and nobody else does.
@@ -202,10 +202,10 @@ fn it_is_said_why_work_was_held_back() {
         }
         controls.hold(false);
         assert_eq!(guest.wait(0), Ok(()));
-        guest.told.holds()
+        guest.observer.holds()
     };
     assert_eq!(burst(&mut guest), [], "nobody asks");
-    guest.told.want_each_span();
+    guest.observer.want_each_span();
     let holds = burst(&mut guest);
     assert!(!holds.is_empty());
     assert!(
@@ -226,12 +226,12 @@ fn it_is_said_why_work_was_held_back() {
         while !is_held && Instant::now() < limit {
             guest.write(0, device, &[1]);
             guest.client.poll();
-            let mut holds = guest.told.holds().into_iter();
+            let mut holds = guest.observer.holds().into_iter();
             is_held = holds.any(|(_, why, _)| why == HoldReason::Loads);
             std::thread::sleep(Duration::from_millis(1));
         }
         controls.spin(false);
-        assert!(is_held, "{:?}", guest.told.holds().last());
+        assert!(is_held, "{:?}", guest.observer.holds().last());
         loads.join().unwrap();
     });
     assert_eq!(guest.wait(0), Ok(()));

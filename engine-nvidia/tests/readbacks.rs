@@ -77,10 +77,15 @@ fn what_follows_comes_after_it_is_delivered() {
     guest.event(0, 1);
     std::thread::sleep(std::time::Duration::from_millis(5));
     assert_eq!(guest.staged(0, 4), [0xEE; 4]);
-    assert!(guest.told.completed(0).is_empty());
+    assert!(guest.observer.completed(0).is_empty());
     controls.hold(false);
     assert_eq!(guest.wait(0), Ok(()));
-    let told: Vec<u64> = guest.told.completed(0).iter().map(|told| told.0).collect();
+    let told: Vec<u64> = guest
+        .observer
+        .completed(0)
+        .iter()
+        .map(|told| told.0)
+        .collect();
     assert_eq!(told, [1, 2, 3, 4, 5]);
     assert_eq!(guest.staged(0, 4), 1_u32.to_le_bytes());
     assert_eq!((guest.word(at), guest.word(at + 4)), (2, 1));

@@ -261,10 +261,10 @@ fn a_childs_fault_is_the_fault_of_all_and_what_waits_never_begins() {
     let memory = rig.memory;
     let illegal = CUresult::ERROR_ILLEGAL_ADDRESS;
     assert_eq!(rig.run(FIRST, 1, &[memory, 16]), Err(illegal));
-    let (_, code, words) = rig.guest.told.fault();
+    let (_, code, words) = rig.guest.observer.fault();
     assert_eq!(code, illegal);
     assert!(words.contains("poke"), "{words}");
-    assert_eq!(rig.guest.told.faults().len(), 1);
+    assert_eq!(rig.guest.observer.faults().len(), 1);
 }
 
 #[test]
@@ -436,7 +436,7 @@ fn calls_with_any_arguments_end_in_a_status_or_in_their_clients_fault() {
             assert!(
                 ended.is_ok() || faults.iter().any(|fault| ended == Err(*fault)),
                 "{name}, round {round}: {ended:?}, {:?}",
-                guest.told.faults()
+                guest.observer.faults()
             );
         }
     }

@@ -26,7 +26,7 @@ pub trait Arguments {
 
 /// A conversion without its letter.
 #[derive(Debug, Default)]
-struct Spec {
+struct ConversionSpec {
     flags: Vec<u8>,
     width: Option<u32>,
     precision: Option<u32>,
@@ -109,8 +109,8 @@ fn spec<'a>(
     mut rest: &'a [u8],
     arguments: &mut dyn Arguments,
     taken: &mut i32,
-) -> Option<(Spec, &'a [u8])> {
-    let mut spec = Spec::default();
+) -> Option<(ConversionSpec, &'a [u8])> {
+    let mut spec = ConversionSpec::default();
     while let Some((&flag, after)) = rest.split_first()
         && b"-+ #0".contains(&flag)
     {
@@ -160,7 +160,7 @@ fn spec<'a>(
     Some((spec, rest))
 }
 
-fn pad(out: &mut Vec<u8>, spec: &Spec, text: &[u8]) {
+fn pad(out: &mut Vec<u8>, spec: &ConversionSpec, text: &[u8]) {
     let missing = (spec.width.unwrap_or(0) as usize).saturating_sub(text.len());
     let spaces = std::iter::repeat_n(b' ', missing);
     if spec.flags.contains(&b'-') {
@@ -173,7 +173,7 @@ fn pad(out: &mut Vec<u8>, spec: &Spec, text: &[u8]) {
 }
 
 /// A number, a character or a pointer.
-fn convert(out: &mut Vec<u8>, spec: &Spec, letter: u8, value: u64) {
+fn convert(out: &mut Vec<u8>, spec: &ConversionSpec, letter: u8, value: u64) {
     if letter == b'c' {
         pad(out, spec, &[value as u8]);
         return;

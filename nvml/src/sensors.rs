@@ -100,7 +100,8 @@ fn open_at(path: PathBuf) -> Option<DriverNvml> {
     if library.is_null() {
         return None;
     }
-    let usable = usable(library);
+    // SAFETY: `dlopen` has just given the library.
+    let usable = unsafe { usable(library) };
     if usable.is_none() {
         // SAFETY: `dlopen` has just given the library, and nothing of it is kept.
         unsafe { dlclose(library) };
@@ -108,13 +109,19 @@ fn open_at(path: PathBuf) -> Option<DriverNvml> {
     usable
 }
 
-fn usable(library: *mut c_void) -> Option<DriverNvml> {
-    // SAFETY: `library` is open.
+/// The library as it is used, if it is the driver's and works.
+///
+/// # Safety
+/// `library` is open, and stays so if this gives something.
+unsafe fn usable(library: *mut c_void) -> Option<DriverNvml> {
+    // SAFETY: the caller has opened `library`, and the name ends with NUL.
     if !unsafe { dlsym(library, OURS.as_ptr()) }.is_null() {
         return None;
     }
-    let init = symbol(library, c"nvmlInit_v2")?;
-    let by_uuid = symbol(library, c"nvmlDeviceGetHandleByUUID")?;
+    // SAFETY: the caller vouches that `library` is open.
+    let init = unsafe { symbol(library, c"nvmlInit_v2") }?;
+    // SAFETY: the caller vouches that `library` is open.
+    let by_uuid = unsafe { symbol(library, c"nvmlDeviceGetHandleByUUID") }?;
     // SAFETY: the types are those that NVIDIA's documentation gives for the names.
     let (init, by_uuid) = unsafe {
         (
@@ -122,13 +129,17 @@ fn usable(library: *mut c_void) -> Option<DriverNvml> {
             std::mem::transmute::<*mut c_void, ByUuid>(by_uuid),
         )
     };
-    // SAFETY: no pointers.
+    // SAFETY: `init` is nvmlInit_v2, which takes no arguments.
     let code = unsafe { init() };
     (code == nvmlReturn_t::SUCCESS).then_some(DriverNvml { library, by_uuid })
 }
 
-fn symbol(library: *mut c_void, name: &CStr) -> Option<*mut c_void> {
-    // SAFETY: `library` is open, and the name has its NUL.
+/// A function's address.
+///
+/// # Safety
+/// `library` is open.
+unsafe fn symbol(library: *mut c_void, name: &CStr) -> Option<*mut c_void> {
+    // SAFETY: the caller vouches that `library` is open, and the name ends with NUL.
     let address = unsafe { dlsym(library, name.as_ptr()) };
     (!address.is_null()).then_some(address)
 }
@@ -140,7 +151,9 @@ fn symbol(library: *mut c_void, name: &CStr) -> Option<*mut c_void> {
 pub(crate) fn function(name: &CStr) -> Result<(*mut c_void, Translator), nvmlReturn_t> {
     let facts = state::facts()?;
     let real = real().ok_or(nvmlReturn_t::ERROR_NOT_SUPPORTED)?;
-    let address = symbol(real.library, name).ok_or(nvmlReturn_t::ERROR_NOT_SUPPORTED)?;
+    // SAFETY: a library that `real` gives is never closed.
+    let address = unsafe { symbol(real.library, name) };
+    let address = address.ok_or(nvmlReturn_t::ERROR_NOT_SUPPORTED)?;
     Ok((address, Translator { real, facts }))
 }
 

@@ -89,14 +89,14 @@ pub(crate) fn facts() -> Result<&'static Facts, nvmlReturn_t> {
 pub(crate) fn init() -> Result<(), nvmlReturn_t> {
     if facts().is_err() {
         let view = daemon::view(nvmlReturn_t::ERROR_DRIVER_NOT_LOADED)?;
-        keep(Facts::of(view));
+        store_facts(Facts::of(view));
     }
     let more = |count: u32| count.checked_add(1);
     let counted = INITIALISED.fetch_update(Ordering::AcqRel, Ordering::Acquire, more);
     counted.map(drop).map_err(|_| nvmlReturn_t::ERROR_UNKNOWN)
 }
 
-fn keep(new: Facts) {
+fn store_facts(new: Facts) {
     // SAFETY: null, or from a box that this function has leaked, so valid for ever.
     let there = unsafe { FACTS.load(Ordering::Acquire).as_ref() };
     if there != Some(&new) {

@@ -61,7 +61,7 @@ fn take_samples() -> Vec<UsageSample> {
 fn put_samples(list: Vec<UsageSample>) {
     let former = SAMPLES.swap(Box::into_raw(Box::new(list)), Ordering::AcqRel);
     if !former.is_null() {
-        // SAFETY: as in `take`: another thread has put it while this one had the list, and it is ours alone now.
+        // SAFETY: what is not null is the box of another thread that put its list while this one had the former; by the swap it is ours alone.
         drop(unsafe { Box::from_raw(former) });
     }
 }

@@ -15,7 +15,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 
-use finding::{Finding, Outcome};
+use finding::{CheckOutcome, Finding};
 
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
@@ -34,7 +34,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     }
     let worst = findings.iter().map(|finding| finding.state).max();
     Ok(match worst {
-        Some(Outcome::Problem) => ExitCode::FAILURE,
+        Some(CheckOutcome::Problem) => ExitCode::FAILURE,
         _ => ExitCode::SUCCESS,
     })
 }
@@ -43,9 +43,9 @@ fn text(findings: &[Finding]) -> String {
     let mut text = String::new();
     for finding in findings {
         let state = match finding.state {
-            Outcome::Ok => "ok",
-            Outcome::Warning => "warning",
-            Outcome::Problem => "PROBLEM",
+            CheckOutcome::Ok => "ok",
+            CheckOutcome::Warning => "warning",
+            CheckOutcome::Problem => "PROBLEM",
         };
         text += &format!("{state:<8} {:<16} {}\n", finding.subject, finding.text);
         if let Some(mend) = &finding.mend {

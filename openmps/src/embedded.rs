@@ -124,7 +124,7 @@ pub fn client_library_in(folder: &Path) -> Result<()> {
 
 fn library_files(folder: &Path) -> Result<()> {
     for (name, content, link) in LIBRARIES {
-        put(folder, name, content)?;
+        install(folder, name, content)?;
         let link = folder.join(link);
         match symlink(name, &link) {
             Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
@@ -149,7 +149,7 @@ pub fn client_library_for_all(folder: &Path) -> Result<()> {
 
 /// Puts the n-body example into this folder and returns its path.
 pub fn nbody_in(folder: &Path) -> Result<PathBuf> {
-    put(folder, "nbody", NBODY)
+    install(folder, "nbody", NBODY)
 }
 
 /// A folder that nobody else can write to: what a loader takes code from must be the user's own.
@@ -177,7 +177,7 @@ fn own_folder(folder: &Path) -> Result<()> {
 }
 
 /// Writes a file by renaming, so that nobody ever sees half of it.
-fn put(folder: &Path, name: &str, content: &[u8]) -> Result<PathBuf> {
+fn install(folder: &Path, name: &str, content: &[u8]) -> Result<PathBuf> {
     let path = folder.join(name);
     if fs::read(&path).is_ok_and(|there| there == content) {
         return Ok(path);

@@ -198,7 +198,7 @@ pub fn underlay_program() -> Command {
 /// What the devices are of the engine that a server would drive. It is for a process that [`server_program`]
 /// starts.
 pub fn devices() -> Result<Vec<DeviceFacts>> {
-    choose(NvidiaEngine::look, || {
+    choose(NvidiaEngine::installed_devices, || {
         Ok(soft_with_gate()?.0.devices().to_vec())
     })
 }

@@ -136,7 +136,7 @@ impl Open {
     }
 
     /// Appends what was not read yet.
-    fn take(&mut self, bytes: &mut Vec<u8>) -> std::io::Result<()> {
+    fn take_lines(&mut self, bytes: &mut Vec<u8>) -> std::io::Result<()> {
         if (self.head.len() as u64) < HEAD {
             self.head = head(&mut self.file, HEAD)?;
         }
@@ -220,7 +220,7 @@ impl Followed {
         let mut bytes = std::mem::take(&mut self.rest);
         if let Some(mut open) = self.open.take() {
             if open.inode != there.ino() {
-                open.take(&mut bytes)?;
+                open.take_lines(&mut bytes)?;
             } else if open.was_emptied(&self.path, there.len())? {
                 open.take_former(&self.path, &mut bytes);
             } else {
@@ -236,7 +236,7 @@ impl Followed {
             Some(open) => open,
             none => none.insert(Open::new(&self.path, there.ino())?),
         };
-        open.take(&mut bytes)?;
+        open.take_lines(&mut bytes)?;
         let end = bytes.iter().rposition(|byte| *byte == b'\n');
         self.rest = bytes.split_off(end.map_or(0, |end| end + 1));
         let text = String::from_utf8_lossy(&bytes);

@@ -66,19 +66,19 @@ enum Command {
     #[command(after_help = GROUP_HELP)]
     Group {
         #[command(flatten)]
-        words: Words,
+        words: ForwardedWords,
     },
     /// What a running client or a group may have, shown or changed at once
     #[command(after_help = LIMIT_HELP)]
     Limit {
         #[command(flatten)]
-        words: Words,
+        words: ForwardedWords,
     },
     /// Gives a client a name of its own in lists, or takes it away
     #[command(after_help = LABEL_HELP)]
     Label {
         #[command(flatten)]
-        words: Words,
+        words: ForwardedWords,
     },
     /// Says what is wrong with this machine's set-up, and how to mend it
     Doctor(doctor::Arguments),
@@ -137,7 +137,7 @@ enum Command {
 
 /// What is passed on to the daemon, which knows what it means.
 #[derive(Debug, clap::Args)]
-struct Words {
+struct ForwardedWords {
     /// What to do, and with what
     #[arg(
         trailing_var_arg = true,

@@ -124,7 +124,7 @@ impl Mount {
 
 /// One of the equal parts of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Part {
+pub struct DevicePart {
     /// What containers ask for: `<uuid>::<n>`.
     pub name: String,
     /// What the daemon's group for it is called. Short, since it is in a socket's path.
@@ -139,7 +139,7 @@ pub struct Part {
 ///
 /// # Errors
 /// When a device cannot be divided so.
-pub fn parts(gpus: &[Gpu], replicas: u32) -> Result<Vec<Part>, CdiError> {
+pub fn parts(gpus: &[Gpu], replicas: u32) -> Result<Vec<DevicePart>, CdiError> {
     let mut parts = Vec::new();
     for gpu in gpus {
         let slice = Slice::of(gpu.mib(), replicas).ok_or(CdiError::Replicas {
@@ -149,7 +149,7 @@ pub fn parts(gpus: &[Gpu], replicas: u32) -> Result<Vec<Part>, CdiError> {
         })?;
         let text = gpu.uuid.trim_start_matches("GPU-");
         let first = text.split('-').next().unwrap_or(text);
-        parts.extend((0..replicas).map(|part| Part {
+        parts.extend((0..replicas).map(|part| DevicePart {
             name: format!("{}::{part}", gpu.uuid),
             group: format!("cdi-{first}-{part}"),
             uuid: gpu.uuid.clone(),

@@ -15,6 +15,6 @@ mod list;
 mod plan;
 
 pub use container::{Container, ContainerError, Mount, Variable, container};
-pub use files::{Entry, HOST_CONF, HostConf, device_entries};
+pub use files::{HOST_CONF, HostConf, SharedDeviceLine, device_entries};
 pub use list::{Shape, VirtualDevice, table, virtual_devices};
-pub use plan::{Plan, Shared};
+pub use plan::{Plan, SharedDevice};

@@ -1,4 +1,4 @@
-//! What a client is told of the devices when it attaches, so that it never asks again.
+//! What a client is shown of the devices when it attaches, so that it never asks again.
 //!
 //! Engines make the facts, the server changes what this client sees differently, and they travel in a
 //! [`Welcome`](crate::control_messages::Welcome). Must not know how an engine finds them.

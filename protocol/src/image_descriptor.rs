@@ -1,4 +1,4 @@
-//! What a client is told of an image once it is loaded: its kernels and its variables.
+//! What a client is shown of an image once it is loaded: its kernels and its variables.
 //!
 //! With it the client answers cuModuleGetFunction, cuModuleGetGlobal, parameter and attribute
 //! questions without asking again, and lays out parameter blocks. Engines write it, the session

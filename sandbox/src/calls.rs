@@ -50,7 +50,7 @@ pub enum Use {
 #[derive(Clone, Copy, Debug)]
 pub struct Allowed {
     /// Its name and number.
-    pub call: Call,
+    pub call: SystemCall,
     /// What a server may do with it, from before its first client on.
     pub server: Use,
     /// What the daemon may do with it, and so its servers until they filter their own calls, the loader of
@@ -77,9 +77,9 @@ pub enum Of {
 /// driver is, of which nobody has a list of calls, these are what is refused, and the kernel answers as if it
 /// did not have them.
 #[derive(Clone, Copy, Debug)]
-pub struct Refused {
+pub struct RefusedCall {
     /// Its name and number.
-    pub call: Call,
+    pub call: SystemCall,
     /// In which processes.
     pub of: Of,
     /// With which arguments.
@@ -90,13 +90,13 @@ pub struct Refused {
 
 /// A system call.
 #[derive(Clone, Copy, Debug)]
-pub struct Call {
+pub struct SystemCall {
     name: &'static str,
     /// None where this architecture does not have it.
     pub number: Option<c_long>,
 }
 
-impl Call {
+impl SystemCall {
     /// The name in the manual.
     #[must_use]
     pub fn name(&self) -> &'static str {
@@ -107,7 +107,7 @@ impl Call {
 /// A call that all architectures have.
 macro_rules! call {
     ($name:ident) => {
-        Call {
+        SystemCall {
             name: stringify!($name),
             number: Some(libc::$name),
         }
@@ -124,7 +124,7 @@ macro_rules! old {
 #[cfg(not(target_arch = "x86_64"))]
 macro_rules! old {
     ($name:ident) => {
-        Call {
+        SystemCall {
             name: stringify!($name),
             number: None,
         }
@@ -146,7 +146,7 @@ macro_rules! allowed {
 /// Rows of what is refused: the call, whose, with which arguments, and why.
 macro_rules! refused {
     ($($kind:ident $name:ident $of:ident, $with:expr, $why:literal;)*) => {
-        &[$(Refused {
+        &[$(RefusedCall {
             call: $kind!($name),
             of: Of::$of,
             with: $with,
@@ -502,7 +502,7 @@ pub const ALLOWED: &[Allowed] = allowed! {
 /// What nobody here is to do. Where NVIDIA's driver is, this is all that is refused: the driver's list is not public. Nearly
 /// all of it is refused to containers without added rights too, in which the driver is known to work; the rest is of
 /// no use to a driver.
-pub const REFUSED: &[Refused] = refused! {
+pub const REFUSED: &[RefusedCall] = refused! {
     call SYS_execve                  SoftwareServers,  Always,                  "other programs";
     call SYS_execveat                SoftwareServers,  Always,                  "the same";
     old  SYS_fork                    SoftwareServers,  Always,                  "other processes";
@@ -568,7 +568,7 @@ pub const REFUSED: &[Refused] = refused! {
 #[derive(Clone, Copy, Debug)]
 pub struct DriverCall {
     /// Its name and number.
-    pub call: Call,
+    pub call: SystemCall,
     /// With which arguments.
     pub with: Use,
     /// For what.

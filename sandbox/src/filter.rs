@@ -10,7 +10,7 @@ use seccompiler::{
     SeccompRule,
 };
 
-use crate::calls::{ALLOWED, Allowed, DRIVER, Of, REFUSED, Refused, Test, Use};
+use crate::calls::{ALLOWED, Allowed, DRIVER, Of, REFUSED, RefusedCall, Test, Use};
 
 /// Which process it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,7 +70,7 @@ fn programs(profile: Profile, own: u32) -> Result<Vec<BpfProgram>, seccompiler::
         let rows = ALLOWED.iter().map(|row| (row.call.number, of(row)));
         program(rows, own, AS_IF_MISSING, SeccompAction::Allow)
     };
-    let refused = |is: fn(&Refused) -> bool, how| {
+    let refused = |is: fn(&RefusedCall) -> bool, how| {
         let rows = REFUSED.iter().filter(|row| is(row));
         let rows = rows.map(|row| (row.call.number, row.with));
         program(rows, own, SeccompAction::Allow, how)
@@ -85,7 +85,7 @@ fn programs(profile: Profile, own: u32) -> Result<Vec<BpfProgram>, seccompiler::
             vec![kill, allowed(|row| row.server)?]
         }
         Profile::DriverDaemon => {
-            let of_all = |row: &Refused| matches!(row.of, Of::Everybody | Of::BesideTheDriver);
+            let of_all = |row: &RefusedCall| matches!(row.of, Of::Everybody | Of::BesideTheDriver);
             vec![refused(of_all, AS_IF_MISSING)?]
         }
         Profile::DriverServer => {

@@ -14,7 +14,7 @@ mod state;
 pub use document::document;
 pub use files::{Files, Reach, restrict_files};
 pub use filter::{Error, Profile, filter_calls};
-pub use state::{Kernel, State};
+pub use state::{Kernel, ProcessState};
 
 /// Names whether there is to be any of this.
 pub const VARIABLE: &str = "OPENMPS_SANDBOX";

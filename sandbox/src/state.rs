@@ -6,14 +6,14 @@ use std::path::Path;
 
 /// What the kernel tells of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct State {
+pub struct ProcessState {
     /// Whether the calls of all its threads are filtered.
     pub calls_are_filtered: bool,
     /// By how many filters at least, where the kernel tells (since Linux 5.9).
     pub filters: Option<u32>,
 }
 
-impl State {
+impl ProcessState {
     /// Of a process; `None` where it has gone or cannot be seen.
     #[must_use]
     pub fn of(pid: u32) -> Option<Self> {
@@ -92,17 +92,20 @@ mod tests {
 
     #[test]
     fn the_kernels_words_are_understood() {
-        let filtered = State::told_by("Name:\ta\nSeccomp:\t2\nSeccomp_filters:\t3\n");
+        let filtered = ProcessState::told_by("Name:\ta\nSeccomp:\t2\nSeccomp_filters:\t3\n");
         assert!(filtered.calls_are_filtered);
         assert_eq!(filtered.filters, Some(3));
         for status in ["Seccomp:\t0\nSeccomp_filters:\t0\n", "Seccomp:\t1\n", ""] {
-            assert!(!State::told_by(status).calls_are_filtered, "{status}");
+            assert!(
+                !ProcessState::told_by(status).calls_are_filtered,
+                "{status}"
+            );
         }
     }
 
     #[test]
     fn a_process_that_is_not_there_has_no_state() {
-        assert!(State::of(std::process::id()).is_some());
-        assert_eq!(State::of(u32::MAX), None);
+        assert!(ProcessState::of(std::process::id()).is_some());
+        assert_eq!(ProcessState::of(u32::MAX), None);
     }
 }

@@ -17,7 +17,7 @@ use std::process::{Command, ExitCode, Output};
 use std::sync::mpsc::channel;
 
 use sandbox::calls::{Of, REFUSED, Use};
-use sandbox::{Files, Kernel, Profile, Reach, State, filter_calls, restrict_files};
+use sandbox::{Files, Kernel, ProcessState, Profile, Reach, filter_calls, restrict_files};
 use skipped::skipped;
 
 const PROFILES: [(&str, Profile); 5] = [
@@ -84,7 +84,7 @@ fn try_named(what: &str) -> String {
             Ok(_) => "done".to_owned(),
             Err(error) => error.raw_os_error().unwrap().to_string(),
         },
-        // SAFETY: numbers.
+        // SAFETY: the call takes numbers only.
         "packets" => outcome(unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW, 0) }.into()),
         "a program" => match Command::new("/proc/self/exe").arg("ended").status() {
             Ok(status) => format!("done with {:?}", status.code()),
@@ -92,7 +92,7 @@ fn try_named(what: &str) -> String {
         },
         "another filter" => outcome(call(libc::SYS_seccomp, -1)),
         "a descriptor's signal" => {
-            // SAFETY: numbers.
+            // SAFETY: the call takes numbers only.
             outcome(unsafe { libc::fcntl(0, libc::F_SETOWN, libc::getpid()) }.into())
         }
         "a namespace" => {
@@ -100,7 +100,7 @@ fn try_named(what: &str) -> String {
             // SAFETY: with a null stack the child goes on here with a copy of everything, and leaves at once.
             let child = unsafe { libc::syscall(libc::SYS_clone, flags, 0, 0, 0, 0) };
             if child == 0 {
-                // SAFETY: ends the child.
+                // SAFETY: the child ends here, and runs nothing of Rust that would have to be unwound.
                 unsafe { libc::_exit(0) };
             }
             outcome(child)
@@ -131,11 +131,11 @@ fn say_state() {
     };
     let before = std::thread::spawn(wait.clone());
     let own = std::process::id();
-    let filters = |state: State| state.filters.unwrap_or(0);
-    let first = State::of(own).unwrap();
+    let filters = |state: ProcessState| state.filters.unwrap_or(0);
+    let first = ProcessState::of(own).unwrap();
     filter_calls(Profile::Server).unwrap();
     let after = std::thread::spawn(wait);
-    let state = State::of(own).unwrap();
+    let state = ProcessState::of(own).unwrap();
     println!(
         "{} {}",
         state.calls_are_filtered,
@@ -151,7 +151,7 @@ fn name_a_thread() -> String {
     let (end, ended) = channel::<()>();
     let (id, ids) = channel();
     let thread = std::thread::spawn(move || {
-        // SAFETY: no arguments.
+        // SAFETY: the call takes no arguments and cannot fail.
         id.send(unsafe { libc::gettid() }).unwrap();
         ended.recv().unwrap_err();
     });
@@ -199,7 +199,7 @@ fn try_files(folder: &Path) {
             open.read_to_string(&mut text)
                 .and_then(|_| File::open("/proc/meminfo")),
         ),
-        // SAFETY: numbers.
+        // SAFETY: the call takes numbers only.
         outcome(unsafe { libc::ftruncate(memory, 4096) }.into()),
         opened(File::open(format!("/proc/self/fd/{}", open.as_raw_fd()))),
         opened(File::create(written.join("new"))),

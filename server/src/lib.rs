@@ -3,7 +3,7 @@
 //! One process, one engine, one thread a client. From the bottom:
 //!
 //! * [`stream_scheduler`]: which record of a client may go to the engine now, by CUDA's rules of streams,
-//!   and how far each stream has come (`completion`);
+//!   and how far each stream is (`completion`);
 //! * [`memory`]: a client's addresses, blocks and quotas; what host memory all clients may have, and what
 //!   the server holds of its own memory for them;
 //! * [`ipc`]: what clients share: exports, imports, shared events, descriptors of physical memory;

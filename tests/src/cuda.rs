@@ -266,7 +266,7 @@ impl Driver {
 
     /// Waits for all work of the current context.
     pub fn synchronize(&self) -> Result<(), Code> {
-        // SAFETY: takes no pointer.
+        // SAFETY: cuCtxSynchronize takes no arguments.
         unsafe { self.ctx_synchronize() }
     }
 

@@ -18,6 +18,7 @@ pub const PATIENCE: Duration = Duration::from_secs(30);
 /// The `openmps` binary, built on first use.
 pub fn openmps() -> &'static Path {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
+    crate::watchdog::watch();
     PROGRAM.get_or_init(|| build("openmps", "openmps"))
 }
 

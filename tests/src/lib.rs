@@ -9,3 +9,4 @@ pub mod program;
 pub mod script;
 pub mod skipped;
 pub mod terminal;
+pub mod watchdog;

@@ -133,7 +133,7 @@ fn a_driver_reaches_what_it_needs_and_no_more_for_who_asks_for_it() {
 /// takes nothing from the driver's set-uid helper.
 #[test]
 fn a_server_over_a_driver_is_filtered_and_opens_what_it_likes() {
-    let own = sandbox::State::of(std::process::id()).unwrap();
+    let own = sandbox::ProcessState::of(std::process::id()).unwrap();
     let (true, Some(own)) = (sandbox::Kernel::running().filters_calls, own.filters) else {
         return skipped("this kernel has no seccomp filters, or does not count them");
     };
@@ -142,7 +142,7 @@ fn a_server_over_a_driver_is_filtered_and_opens_what_it_likes() {
     let daemon = daemon_over(driver.to_str().unwrap());
     let output = daemon.probe(&["init"]).output().unwrap();
     assert!(output.status.success(), "{output:?}");
-    let state = sandbox::State::of(daemon.server()).unwrap();
+    let state = sandbox::ProcessState::of(daemon.server()).unwrap();
     let is_root = rustix::process::geteuid().is_root();
     assert!(state.calls_are_filtered);
     assert_eq!(state.filters, Some(own + 1 + u32::from(is_root)));

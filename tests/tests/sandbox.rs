@@ -4,14 +4,14 @@
 
 use std::process::Command;
 
-use sandbox::{Kernel, State, VARIABLE};
+use sandbox::{Kernel, ProcessState, VARIABLE};
 use tests::daemon::{Daemon, eventually, openmps};
 use tests::skipped::skipped;
 
 /// How many filters a process has beyond those of this one, which a container's runtime may have given.
 fn filters(pid: u32) -> Option<u32> {
-    let own = State::of(std::process::id()).unwrap().filters?;
-    Some(State::of(pid).unwrap().filters? - own)
+    let own = ProcessState::of(std::process::id()).unwrap().filters?;
+    Some(ProcessState::of(pid).unwrap().filters? - own)
 }
 
 /// Of the daemon of a test.
@@ -38,9 +38,17 @@ fn daemon_and_server_are_filtered_and_programs_are_not() {
     let output = daemon.probe(&["init"]).output().unwrap();
     assert!(output.status.success(), "{output:?}");
     // One for the daemon and what it starts; a server has two more, in all threads.
-    assert!(State::of(pid_of(&daemon)).unwrap().calls_are_filtered);
+    assert!(
+        ProcessState::of(pid_of(&daemon))
+            .unwrap()
+            .calls_are_filtered
+    );
     assert_eq!(filters(pid_of(&daemon)), Some(1));
-    assert!(State::of(daemon.server()).unwrap().calls_are_filtered);
+    assert!(
+        ProcessState::of(daemon.server())
+            .unwrap()
+            .calls_are_filtered
+    );
     assert_eq!(filters(daemon.server()), Some(3));
     // A program has what it would have without us, also one that a daemon was started for.
     let own = std::fs::read_to_string("/proc/self/status").unwrap();

@@ -12,7 +12,9 @@ use crate::development_build::{self, FEATURES};
 use crate::fetch::Crate;
 use crate::parts::{self, Part, part};
 use crate::shell::{cargo, run};
-use crate::{corpus, coverage, fuzz, import_cycles, links, mpi, platforms, python, reviewed};
+use crate::{
+    corpus, coverage, fuzz, import_cycles, links, mpi, platforms, python, reviewed, safety_comments,
+};
 
 /// The cargo-deny that `deny.toml` was written for.
 const DENY: Crate = Crate {
@@ -67,6 +69,7 @@ pub fn quick() -> Result<()> {
         part("generated pages", coverage::check),
         part("links in papers", links::check),
         part("import cycles", import_cycles::check),
+        part("reasons of unsafe code", safety_comments::check),
         part("pictures of figures", pictures),
         // Links in comments break as easily as a name changes.
         part("documentation", documentation),
@@ -99,6 +102,7 @@ fn tests(all_toolkits: bool, platforms: Option<Duration>) -> Vec<Part> {
         part("generated pages", coverage::check),
         part("links in papers", links::check),
         part("import cycles", import_cycles::check),
+        part("reasons of unsafe code", safety_comments::check),
         part("pictures of figures", pictures),
         // What clippy looks at lies in the same folder, which cargo locks.
         part(PROGRAMS, development_build::everything).behind("clippy"),

@@ -24,7 +24,7 @@ use crate::skipped;
 use crate::toolkit::Toolkit;
 use build::Builder;
 use program::Program;
-use run::{Outcome, Runner};
+use run::{ProgramOutcome, Runner};
 
 /// What OpenMPS can do so far; a program that needs more is skipped, and the table says so.
 pub const BUILT: &[&str] = &[
@@ -206,15 +206,18 @@ fn one(arguments: &Arguments, chosen: &[&str], libraries: Option<PathBuf>) -> Re
             .filter(|need| !arguments.all && !arguments.native && !BUILT.contains(need))
             .collect();
         let (outcome, took) = match (built, &mut runner) {
-            (Err(error), _) => (Outcome::NotBuilt(format!("{error:#}")), Duration::ZERO),
-            (Ok(_), None) => (Outcome::NotRun, Duration::ZERO),
+            (Err(error), _) => (
+                ProgramOutcome::NotBuilt(format!("{error:#}")),
+                Duration::ZERO,
+            ),
+            (Ok(_), None) => (ProgramOutcome::NotRun, Duration::ZERO),
             (Ok(_), Some(_)) if !missing.is_empty() => (
-                Outcome::Skipped(format!("needs {}", missing.join(", "))),
+                ProgramOutcome::Skipped(format!("needs {}", missing.join(", "))),
                 Duration::ZERO,
             ),
             (Ok(path), Some(runner)) => runner.run(program, &path, recorded.get(&program.name)),
         };
-        if let Outcome::Skipped(why) = &outcome {
+        if let ProgramOutcome::Skipped(why) = &outcome {
             skipped::record(&program.name, why)?;
         }
         table.add(program, &outcome, took);
@@ -261,22 +264,22 @@ impl Table {
         }
     }
 
-    fn add(&mut self, program: &Program, outcome: &Outcome, took: Duration) {
-        let built = !matches!(outcome, Outcome::NotBuilt(_));
+    fn add(&mut self, program: &Program, outcome: &ProgramOutcome, took: Duration) {
+        let built = !matches!(outcome, ProgramOutcome::NotBuilt(_));
         let result = match outcome {
-            Outcome::Passed => {
+            ProgramOutcome::Passed => {
                 self.passed += 1;
                 "pass".to_owned()
             }
-            Outcome::NotRun => {
+            ProgramOutcome::NotRun => {
                 self.not_run += 1;
                 String::new()
             }
-            Outcome::Skipped(why) => {
+            ProgramOutcome::Skipped(why) => {
                 self.skipped += 1;
                 format!("skipped: {why}")
             }
-            Outcome::Failed(why) | Outcome::NotBuilt(why) => {
+            ProgramOutcome::Failed(why) | ProgramOutcome::NotBuilt(why) => {
                 self.failed.push(format!("{}: {why}", program.name));
                 format!("FAIL: {why}")
             }

@@ -26,12 +26,12 @@ const WHOLE: &str = ".whole";
 
 /// A folder under `target/` that holds what a text describes.
 #[derive(Debug)]
-pub struct Kept {
+pub struct DescribedFolder {
     folder: PathBuf,
     wanted: String,
 }
 
-impl Kept {
+impl DescribedFolder {
     /// `name` under `target/`; whatever changes what is to be in it must change `wanted`.
     pub fn new(name: &str, wanted: impl Into<String>) -> Self {
         Self::at(root().join("target").join(name), wanted.into())
@@ -58,7 +58,7 @@ impl Kept {
         self.resume(make)
     }
 
-    /// As [`Kept::get`], with a `make` that goes on from where it was interrupted.
+    /// As [`DescribedFolder::get`], with a `make` that goes on from where it was interrupted.
     pub fn resume(&self, make: impl FnOnce(&Path) -> Result<()>) -> Result<PathBuf> {
         if !self.is_whole() {
             if !self.is_begun() {
@@ -90,10 +90,10 @@ pub struct Crate {
 }
 
 impl Crate {
-    fn kept(&self) -> Kept {
+    fn kept(&self) -> DescribedFolder {
         let kind = if self.is_debug { ", not optimised" } else { "" };
         let wanted = format!("{} {}{kind}\n", self.name, self.version);
-        Kept::new(&format!("tools/{}", self.name), wanted)
+        DescribedFolder::new(&format!("tools/{}", self.name), wanted)
     }
 
     /// Whether it is installed.
@@ -129,7 +129,7 @@ pub struct Wheels<'a> {
 impl Wheels<'_> {
     /// Installs them into a folder under `target/`, which `finish` completes.
     pub fn install(&self, name: &str, finish: impl FnOnce(&Path) -> Result<()>) -> Result<PathBuf> {
-        Kept::new(name, self.requirements).get(|folder| {
+        DescribedFolder::new(name, self.requirements).get(|folder| {
             self.pip(folder, &[], &["--target".as_ref(), folder.as_ref()])?;
             finish(folder)
         })
@@ -137,7 +137,7 @@ impl Wheels<'_> {
 
     /// Makes a virtual environment of them under `target/`; gives its interpreter.
     pub fn environment(&self, name: &str) -> Result<PathBuf> {
-        let folder = Kept::new(name, self.requirements).get(|folder| {
+        let folder = DescribedFolder::new(name, self.requirements).get(|folder| {
             let interpreter = environment(folder)?;
             self.pip(folder, &["--python".as_ref(), interpreter.as_ref()], &[])
         })?;
@@ -196,7 +196,7 @@ mod tests {
         let folder = place("versions");
         let made = Cell::new(0);
         let get = |wanted: &str| {
-            let kept = Kept::at(folder.clone(), wanted.into());
+            let kept = DescribedFolder::at(folder.clone(), wanted.into());
             kept.get(|it| {
                 made.set(made.get() + 1);
                 // Nothing of the version before is there.
@@ -213,14 +213,14 @@ mod tests {
         assert_eq!(get("1.0"), ("1.0".into(), 1));
         assert_eq!(get("1.0"), ("1.0".into(), 1));
         assert_eq!(get("1.1"), ("1.1".into(), 2));
-        assert!(!Kept::at(folder.clone(), "1.0".into()).is_whole());
+        assert!(!DescribedFolder::at(folder.clone(), "1.0".into()).is_whole());
         fs::remove_dir_all(folder).unwrap();
     }
 
     #[test]
     fn what_was_interrupted_is_not_taken_for_whole() {
         let folder = place("interrupted");
-        let kept = Kept::at(folder.clone(), "1.0".into());
+        let kept = DescribedFolder::at(folder.clone(), "1.0".into());
         let fails = |it: &Path| {
             fs::write(it.join("half"), "")?;
             bail!("interrupted")
@@ -232,12 +232,14 @@ mod tests {
             Ok(())
         };
         // Who can go on finds what there was, of this version only; who cannot begins anew.
-        Kept::at(folder.clone(), "1.1".into()).resume(look).unwrap();
+        DescribedFolder::at(folder.clone(), "1.1".into())
+            .resume(look)
+            .unwrap();
         assert!(!is_there.get());
         assert!(kept.get(fails).is_err());
         kept.resume(look).unwrap();
         assert!(is_there.get() && kept.is_whole());
-        let other = Kept::at(folder.clone(), "1.2".into());
+        let other = DescribedFolder::at(folder.clone(), "1.2".into());
         assert!(other.get(fails).is_err());
         other.get(look).unwrap();
         assert!(!is_there.get());

@@ -17,7 +17,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::json;
 
 use crate::development_build;
-use crate::fetch::Kept;
+use crate::fetch::DescribedFolder;
 use crate::images::Tree;
 use crate::platforms::{bridges, containers, helm, install, is_there, skip, why_skipped};
 use crate::shell::{root, run};
@@ -91,9 +91,9 @@ pub fn kubernetes() -> Result<()> {
 }
 
 /// Kubernetes as the script builds it.
-fn built() -> Kept {
+fn built() -> DescribedFolder {
     let script = include_str!("../../tests/platforms/kubernetes/build.sh");
-    Kept::new("kubernetes", script)
+    DescribedFolder::new("kubernetes", script)
 }
 
 fn is_built() -> bool {

@@ -23,6 +23,7 @@ mod process_tree;
 mod python;
 mod reviewed;
 mod runtimes;
+mod safety_comments;
 mod shell;
 mod skipped;
 mod slurm;

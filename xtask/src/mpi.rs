@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::daemon::Daemon;
-use crate::fetch::Kept;
+use crate::fetch::DescribedFolder;
 use crate::shell::{end_within, root, run};
 use crate::toolkit::Toolkit;
 
@@ -196,7 +196,7 @@ impl OpenMpi {
                 unpacked: None,
             });
         }
-        let kept = Kept::new("openmpi", PACKAGES.join(" "));
+        let kept = DescribedFolder::new("openmpi", PACKAGES.join(" "));
         let tree = kept.get(unpack).context(
             "no mpicxx and mpirun here, and Debian's packages cannot be unpacked; \
              install openmpi-bin and libopenmpi-dev",

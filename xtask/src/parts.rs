@@ -23,7 +23,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use crate::process_tree::{self, Process};
 use crate::shell::root;
 use crate::skipped;
-use outcome::{Ending, Outcome, minutes, table};
+use outcome::{Ending, PartOutcome, minutes, table};
 
 mod outcome;
 
@@ -192,11 +192,11 @@ struct UnderWay<'a> {
 
 impl Run<'_> {
     /// Runs all, and gives what each came to, in the order in which they ended.
-    fn all(&mut self, plans: &[Plan]) -> Result<Vec<Outcome>> {
+    fn all(&mut self, plans: &[Plan]) -> Result<Vec<PartOutcome>> {
         fs::create_dir_all(self.folder)?;
         let mut waiting: Vec<(usize, &Plan)> = (1..).zip(plans).collect();
         let mut under_way: Vec<UnderWay<'_>> = Vec::new();
-        let mut outcomes: Vec<Outcome> = Vec::new();
+        let mut outcomes: Vec<PartOutcome> = Vec::new();
         let mut told = Instant::now();
         while !(waiting.is_empty() && under_way.is_empty()) {
             let is_interrupted = self.is_interrupted.load(Ordering::Relaxed);
@@ -205,12 +205,12 @@ impl Run<'_> {
                 let name = plan.name;
                 match standing(plan, plans, &outcomes) {
                     _ if is_interrupted => {
-                        outcomes.push(Outcome::not_run(name, "the run was ended"));
+                        outcomes.push(PartOutcome::not_run(name, "the run was ended"));
                     }
                     Standing::Never(other) => {
                         let why = format!("{other} did not pass");
                         self.say(&format!("part {number}, {name}: not run: {why}"))?;
-                        outcomes.push(Outcome::not_run(name, &why));
+                        outcomes.push(PartOutcome::not_run(name, &why));
                     }
                     Standing::Ready if under_way.len() < self.at_once => {
                         under_way.push(self.start(number, plan, plans.len())?);
@@ -295,7 +295,7 @@ impl Run<'_> {
         &mut self,
         part: &mut UnderWay<'_>,
         is_interrupted: bool,
-    ) -> Result<Option<Outcome>> {
+    ) -> Result<Option<PartOutcome>> {
         let id = part.child.id();
         let mut why = None;
         if part.begun.elapsed() > part.plan.limit {
@@ -342,7 +342,7 @@ enum Standing {
     Never(&'static str),
 }
 
-fn standing(plan: &Plan, plans: &[Plan], outcomes: &[Outcome]) -> Standing {
+fn standing(plan: &Plan, plans: &[Plan], outcomes: &[PartOutcome]) -> Standing {
     let mut standing = Standing::Ready;
     for &name in plan.after.iter().chain(&plan.behind) {
         match outcomes.iter().find(|outcome| outcome.name == name) {
@@ -390,7 +390,7 @@ impl UnderWay<'_> {
         status: ExitStatus,
         why: Option<String>,
         processors: Option<Duration>,
-    ) -> Outcome {
+    ) -> PartOutcome {
         let result = match why {
             Some(why) => Ending::Failed(why),
             None if status.success() => Ending::Passed,
@@ -398,7 +398,7 @@ impl UnderWay<'_> {
             None if status.code() == Some(1) => Ending::Failed(String::new()),
             None => Ending::Failed(status.to_string()),
         };
-        Outcome {
+        PartOutcome {
             name: self.plan.name,
             took: self.begun.elapsed(),
             processors,
@@ -417,7 +417,7 @@ mod tests {
     }
 
     /// What parts came to, and what was printed.
-    fn ran(parts: Vec<Part>, at_once: usize, is_interrupted: bool) -> (Vec<Outcome>, String) {
+    fn ran(parts: Vec<Part>, at_once: usize, is_interrupted: bool) -> (Vec<PartOutcome>, String) {
         let folder = tempfile::tempdir().unwrap();
         let plans: Vec<Plan> = parts.into_iter().map(|part| part.plan).collect();
         let mut out = Vec::new();
@@ -515,7 +515,7 @@ mod tests {
 
     #[test]
     fn the_table_has_times_and_results() {
-        let outcome = |name, seconds, result| Outcome {
+        let outcome = |name, seconds, result| PartOutcome {
             name,
             took: Duration::from_secs(seconds),
             processors: Some(Duration::from_secs(2 * seconds)),
@@ -524,7 +524,7 @@ mod tests {
         let outcomes = [
             outcome("build", 75, Ending::Passed),
             outcome("loom", 4, Ending::Failed(String::new())),
-            Outcome::not_run("crates", "build did not pass"),
+            PartOutcome::not_run("crates", "build did not pass"),
         ];
         let table = table(&outcomes, Duration::from_secs(76));
         let lines: Vec<String> = table

@@ -31,7 +31,7 @@ use anyhow::{Context, Result, ensure};
 
 pub use crate::skipped::{skip, why_skipped};
 use crate::{images, kubernetes, package, skipped, slurm};
-use apart::{Outcome, Place};
+use apart::{TestFolders, TestOutcome};
 pub use commands::{PATIENCE, output, said, start, until};
 pub use folder::Folder;
 pub use needs::{bridges, containers, install, is_root, is_there, need};
@@ -45,7 +45,7 @@ pub const NO_LIMIT: Duration = Duration::MAX;
 type Test = fn() -> Result<()>;
 
 /// A test in the list.
-struct Entry {
+struct PlatformTest {
     name: &'static str,
     test: Test,
     /// How long it usually takes on two cores.
@@ -60,7 +60,7 @@ const LIMIT: Duration = Duration::from_secs(480);
 /// One that takes so many seconds.
 macro_rules! entry {
     ($name:literal, $test:expr, $seconds:literal) => {
-        Entry {
+        PlatformTest {
             name: $name,
             test: $test,
             usual: || Duration::from_secs($seconds),
@@ -70,7 +70,7 @@ macro_rules! entry {
 }
 
 /// The tests, in the order in which they run: first what needs the least of a machine.
-const TESTS: &[Entry] = &[
+const TESTS: &[PlatformTest] = &[
     entry!("cloudpods", cloudpods::daemon, 20),
     entry!("cloudpods-files", cloudpods::files, 5),
     entry!("kubernetes-files", kubernetes::files, 15),
@@ -88,19 +88,19 @@ const TESTS: &[Entry] = &[
     entry!("containerd-cdi", newer::containerd, 20),
     entry!("podman-cdi", podman::root_user, 40),
     entry!("podman-rootless", podman::rootless, 40),
-    Entry {
+    PlatformTest {
         name: "cdi",
         test: cdi::oracle,
         usual: cdi::usual,
         limit: LIMIT,
     },
-    Entry {
+    PlatformTest {
         name: "deb",
         test: deb::installed,
         usual: deb::usual,
         limit: Duration::from_secs(900),
     },
-    Entry {
+    PlatformTest {
         name: "kubernetes",
         test: kubernetes::kubernetes,
         usual: kubernetes::usual,
@@ -118,7 +118,7 @@ pub fn platforms(filter: &str, within: Duration) -> Result<()> {
     ensure!(!chosen.is_empty(), "no test has `{filter}` in its name");
     let start = Instant::now();
     images::build(true)?;
-    let place = Place::new()?;
+    let place = TestFolders::new()?;
     let mut lines = Vec::new();
     let mut failed = Vec::new();
     for entry in chosen {
@@ -126,17 +126,17 @@ pub fn platforms(filter: &str, within: Duration) -> Result<()> {
         println!("xtask: platforms: {name}");
         let begun = Instant::now();
         let outcome = match too_long(start.elapsed(), (entry.usual)(), within) {
-            Some(why) => Outcome::Skipped(why),
+            Some(why) => TestOutcome::Skipped(why),
             None => place.run(name, entry.limit)?,
         };
         let took = begun.elapsed().as_secs_f32();
         lines.push(match outcome {
-            Outcome::Passed => format!("{name:20} {took:7.2} s  pass"),
-            Outcome::Skipped(why) => {
+            TestOutcome::Passed => format!("{name:20} {took:7.2} s  pass"),
+            TestOutcome::Skipped(why) => {
                 skipped::record(name, &why)?;
                 format!("skipped: {name}: {why}")
             }
-            Outcome::Failed(why) => {
+            TestOutcome::Failed(why) => {
                 failed.push(format!("{name}: {why}"));
                 format!("{name:20} {took:7.2} s  FAIL: {why}")
             }

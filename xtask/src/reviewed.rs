@@ -29,7 +29,7 @@ type Name = (String, String);
 
 /// A line of the list, less its crate.
 #[derive(Debug, PartialEq, Eq)]
-struct Entry {
+struct ReviewedCrate {
     checksum: String,
     /// Criterion, who and when.
     said: String,
@@ -88,7 +88,7 @@ fn packages(lock: &str) -> BTreeMap<Name, String> {
         .collect()
 }
 
-fn list(text: &str) -> Result<BTreeMap<Name, Entry>> {
+fn list(text: &str) -> Result<BTreeMap<Name, ReviewedCrate>> {
     let lines = text
         .lines()
         .filter(|line| !line.starts_with('#') && !line.is_empty());
@@ -107,7 +107,7 @@ fn list(text: &str) -> Result<BTreeMap<Name, Entry>> {
                 criterion == CRITERIA[0] || !who.is_empty(),
                 "{LIST}: who read it, and when: {line}"
             );
-            let entry = Entry {
+            let entry = ReviewedCrate {
                 checksum: checksum.to_owned(),
                 said: said.to_owned(),
             };
@@ -116,7 +116,10 @@ fn list(text: &str) -> Result<BTreeMap<Name, Entry>> {
         .collect()
 }
 
-fn differences(locked: &BTreeMap<Name, String>, list: &BTreeMap<Name, Entry>) -> Vec<String> {
+fn differences(
+    locked: &BTreeMap<Name, String>,
+    list: &BTreeMap<Name, ReviewedCrate>,
+) -> Vec<String> {
     let came = locked.iter().filter_map(|(name, checksum)| {
         let crate_name = format!("{} {}", name.0, name.1);
         match list.get(name) {

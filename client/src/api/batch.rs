@@ -18,7 +18,7 @@ use crate::memory::copy::Return;
 use crate::memory::copy::sides::Extent;
 use crate::pointers::{List, Out};
 use crate::session::{Session, session};
-use crate::stream::{Target, target};
+use crate::stream::{StreamTarget, target};
 
 const WRONG: CUresult = CUresult::ERROR_INVALID_VALUE;
 
@@ -36,7 +36,7 @@ const LAST_ORDER: u32 = 3;
 const OVERLAP: u32 = 1;
 
 /// The stream of a batch, which cannot be a legacy one.
-fn stream_of(stream: CUstream, count: usize, flags: u64) -> Result<Target, CUresult> {
+fn stream_of(stream: CUstream, count: usize, flags: u64) -> Result<StreamTarget, CUresult> {
     let target = target(stream)?;
     let fits = (1..=MOST).contains(&count) && flags == 0 && target.slot >= CONTEXT_SLOTS;
     fits.then_some(target).ok_or(WRONG)
@@ -98,7 +98,7 @@ fn operand(
     })
 }
 
-fn copy_operation(target: &Target, copy: &CUDA_MEMCPY3D_BATCH_OP) -> Outcome {
+fn copy_operation(target: &StreamTarget, copy: &CUDA_MEMCPY3D_BATCH_OP) -> Outcome {
     let session = session()?;
     let known = (1..=LAST_ORDER).contains(&copy.srcAccessOrder) && copy.flags & !OVERLAP == 0;
     let extent = copy.extent.map(|side| side as u64);

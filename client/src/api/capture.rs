@@ -14,7 +14,7 @@ use crate::graph::capture::{self, CaptureInfo};
 use crate::pointers::{List, Out};
 use crate::session::session;
 use crate::stream::capture::{BESIDE, CAPTURED};
-use crate::stream::{self, Target};
+use crate::stream::{self, StreamTarget};
 
 pub(crate) fn cuStreamBeginCapture(stream: CUstream) -> Outcome {
     cuStreamBeginCapture_v2(stream, CUstreamCaptureMode::GLOBAL)
@@ -58,7 +58,7 @@ pub(crate) fn cuStreamEndCapture(stream: CUstream, graph: Out<CUgraph>) -> Outco
 /// # Errors
 /// CUDA_ERROR_STREAM_CAPTURE_IMPLICIT for a legacy stream beside a captured one; unlike its use, the
 /// question breaks nothing.
-fn info(target: &Target) -> Result<Option<CaptureInfo>, CUresult> {
+fn info(target: &StreamTarget) -> Result<Option<CaptureInfo>, CUresult> {
     let mode_bits = target.stream.mode_bits();
     if mode_bits & BESIDE != 0 {
         return Err(CUresult::ERROR_STREAM_CAPTURE_IMPLICIT);

@@ -9,7 +9,7 @@ use cuda_abi::types::{CUcontext, CUevent};
 use super::Outcome;
 use crate::context::{Current, usable};
 use crate::session::session;
-use crate::stream::Target;
+use crate::stream::StreamTarget;
 use crate::stream::event::wait_for_event;
 
 /// Records an event behind all that a context's streams have been given until now.
@@ -40,7 +40,7 @@ pub(super) fn wait(current: &Current, event: CUevent) -> Outcome {
             .add_fence(session, place.slot, place.sequence);
     }
     for (key, stream) in session.streams.of_context(current.handle()) {
-        let target = Target {
+        let target = StreamTarget {
             streams: session.streams,
             current: *current,
             slot: key.index(),

@@ -15,7 +15,7 @@ use crate::memory::copy::sides::{ArrayPosition, CopySide, Extent, Location};
 use crate::memory::copy::{Return, copy};
 use crate::pointers::In;
 use crate::session::{Session, session};
-use crate::stream::{Target, target};
+use crate::stream::{StreamTarget, target};
 
 /// One side of a rectangle or box, as CUDA describes it.
 #[derive(Clone, Copy, Debug)]
@@ -107,7 +107,7 @@ impl Operand {
 
 /// Copies a box between two operands.
 pub(super) fn copy_box(
-    target: &Target,
+    target: &StreamTarget,
     to: &Operand,
     from: &Operand,
     extent: Extent,
@@ -161,7 +161,7 @@ fn copy_3d_in(params: In<CUDA_MEMCPY3D>, stream: CUstream, when: Return) -> Outc
 }
 
 /// Copies what CUDA describes as a box.
-pub(super) fn copy_3d(target: &Target, params: &CUDA_MEMCPY3D, when: Return) -> Outcome {
+pub(super) fn copy_3d(target: &StreamTarget, params: &CUDA_MEMCPY3D, when: Return) -> Outcome {
     let (to, from, extent) = operands(params)?;
     copy_box(target, &to, &from, extent, when)
 }

@@ -100,7 +100,7 @@ pub(super) fn checked(
 }
 
 /// Puts operations into a stream, after all of them have been checked; into a graph as one node.
-fn put(stream: CUstream, params: Vec<CUstreamBatchMemOpParams>, flags: u32) -> Outcome {
+fn post_batch(stream: CUstream, params: Vec<CUstreamBatchMemOpParams>, flags: u32) -> Outcome {
     let target = stream::target(stream)?;
     check_device(&target.current)?;
     let operations = params.iter().map(checked);
@@ -121,7 +121,7 @@ macro_rules! memory_operations {
     ($($kind:ident $type:ty: $old:ident $new:ident;)*) => {$(
         pub(crate) fn $old(stream: CUstream, addr: CUdeviceptr, value: $type, flags: u32) -> Outcome {
             let words = [u64::from($kind), addr, u64::from(value), u64::from(flags), 0, 0];
-            put(stream, vec![CUstreamBatchMemOpParams(words)], 0)
+            post_batch(stream, vec![CUstreamBatchMemOpParams(words)], 0)
         }
 
         pub(crate) fn $new(stream: CUstream, addr: CUdeviceptr, value: $type, flags: u32) -> Outcome {
@@ -147,7 +147,7 @@ pub(crate) fn cuStreamBatchMemOp(
         stream::target(stream)?;
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
-    put(stream, param_array.get(count)?, flags)
+    post_batch(stream, param_array.get(count)?, flags)
 }
 
 pub(crate) fn cuStreamBatchMemOp_v2(

@@ -18,7 +18,7 @@ use crate::code::legacy_launch::Prepared;
 use crate::handle::{HandleKind, Key};
 use crate::pointers::{Bytes, List};
 use crate::session::session;
-use crate::stream::{self, Target};
+use crate::stream::{self, StreamTarget};
 
 /// CU_COOPERATIVE_LAUNCH_MULTI_DEVICE_NO_PRE_LAUNCH_SYNC and NO_POST_LAUNCH_SYNC.
 const NO_SYNC_BEFORE: u32 = 1;
@@ -155,7 +155,7 @@ pub(crate) fn cuLaunchGridAsync(
 }
 
 /// Makes each stream wait for what all the others have been given until now.
-fn meet(targets: &[Target]) -> Outcome {
+fn meet(targets: &[StreamTarget]) -> Outcome {
     let ends: Vec<_> = targets
         .iter()
         .map(|target| (target.slot, target.stream.posted()))

@@ -20,12 +20,12 @@ use crate::memory::pool::{Reach, Settings};
 use crate::memory::ranges::{Origin, Range};
 use crate::pointers::{In, List, Out, Untyped};
 use crate::session::{Session, session};
-use crate::stream::{Target, target};
+use crate::stream::{StreamTarget, target};
 
 /// Places that an access list may name; more than there are.
 const MOST_PLACES: usize = 4096;
 
-fn allocate(dptr: &Out<CUdeviceptr>, bytes: usize, pool: u64, target: &Target) -> Outcome {
+fn allocate(dptr: &Out<CUdeviceptr>, bytes: usize, pool: u64, target: &StreamTarget) -> Outcome {
     if bytes == 0 {
         return dptr.set(0);
     }

@@ -18,8 +18,8 @@ use crate::handle::{HandleKind, Key};
 use crate::pointers::{CallbackData, In, Out};
 use crate::session::session;
 use crate::stream::event;
-use crate::stream::host_function::{self, Call};
-use crate::stream::{self, GREATEST_PRIORITY, LEAST_PRIORITY, Target};
+use crate::stream::host_function::{self, HostCall};
+use crate::stream::{self, GREATEST_PRIORITY, LEAST_PRIORITY, StreamTarget};
 
 pub(crate) fn cuStreamCreate(stream: Out<CUstream>, flags: u32) -> Outcome {
     cuStreamCreateWithPriority(stream, flags, LEAST_PRIORITY)
@@ -65,7 +65,7 @@ pub(crate) fn cuStreamSynchronize(stream: CUstream) -> Outcome {
 /// The streams, and the places in them, that must be come to for all that a stream stands for until now. The
 /// legacy stream stands for the blocking streams of its context too, as NVIDIA's driver has it: work that it
 /// was given now would wait for theirs.
-fn ends_of(target: &Target) -> Result<impl Iterator<Item = (u32, u64)>, CUresult> {
+fn ends_of(target: &StreamTarget) -> Result<impl Iterator<Item = (u32, u64)>, CUresult> {
     let session = session()?;
     session.check_open()?;
     let legacy = target.slot == target.current.slot();
@@ -136,7 +136,7 @@ pub(crate) fn cuLaunchHostFunc(
             Payload::Host(HostNode { function, data }).into(),
         );
     }
-    let call = Call::Function {
+    let call = HostCall::Function {
         function,
         data: user_data,
     };
@@ -155,7 +155,7 @@ pub(crate) fn cuStreamAddCallback(
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
     target.refuse_captured()?;
-    let call = Call::Callback {
+    let call = HostCall::Callback {
         function,
         stream,
         data: user_data,

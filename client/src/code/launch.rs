@@ -22,7 +22,7 @@ use crate::context::Current;
 use crate::recorder;
 use crate::stream::capture::{CAPTURED, Operation};
 use crate::stream::event::Events;
-use crate::stream::{self, Target};
+use crate::stream::{self, StreamTarget};
 use recorded::RecordedLaunch;
 
 mod attributes;
@@ -316,7 +316,7 @@ pub(crate) fn request(function: &Function, shape: &LaunchShape, attributes: u32)
 #[derive(Clone, Copy)]
 struct Begun<'a> {
     events: &'static Events,
-    target: &'a Target,
+    target: &'a StreamTarget,
     /// The handle that the program gave.
     handle: u64,
     function: &'a Function,

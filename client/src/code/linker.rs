@@ -128,7 +128,7 @@ impl Links {
         };
         let image = encode(&added);
         let (status, log) = check(connection, &image)?;
-        link.tell(status, &log);
+        link.write_log(status, &log);
         status.ok()?;
         link.bytes += bytes.len();
         link.parts.extend(added);
@@ -154,7 +154,7 @@ impl Links {
             let options = link.jit.options();
             let (image, log) = Image::load_bytes(connection, &bytes, options)?;
             let status = image.as_ref().err().copied().unwrap_or(CUresult::SUCCESS);
-            link.tell(status, &log);
+            link.write_log(status, &log);
             link.done = Some((bytes, image?));
         }
         let (bytes, _) = link.done.as_ref().ok_or(CUresult::ERROR_UNKNOWN)?;
@@ -170,7 +170,7 @@ impl Links {
 
 impl Link {
     /// Adds to the program's logs.
-    fn tell(&mut self, status: CUresult, log: &[u8]) {
+    fn write_log(&mut self, status: CUresult, log: &[u8]) {
         if status == CUresult::SUCCESS {
             self.info.extend_from_slice(log);
         } else {

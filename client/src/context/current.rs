@@ -85,7 +85,7 @@ impl Current {
             share,
         })?;
         if granted.attribute(CUdevice_attribute::COMPUTE_MODE) != 0 {
-            // It may well be refused, which is known once the server has come past it.
+            // It may well be refused, which is known once the server is past it.
             self.connection().call(&MemInfo { device })?;
             if let Err(refused) = self.connection().check_fault(self.slot()) {
                 let context = self.slot();

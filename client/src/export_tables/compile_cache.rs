@@ -26,7 +26,7 @@ use cuda_abi::CUresult;
 use super::table::{contain, status};
 use crate::log::log;
 use files::Files;
-use memory::Memory;
+use memory::CachedEntries;
 use settings::Settings;
 
 /// The most bytes that a key or a content may have. NVRTC's are far below; what is larger is compiled
@@ -114,7 +114,7 @@ impl OpenEntry {
 
 /// Where entries are kept.
 struct CompileCache {
-    memory: Mutex<Memory>,
+    memory: Mutex<CachedEntries>,
     files: Option<Files>,
     /// The process that made this, whose other threads unlock what they lock.
     process: u32,
@@ -138,7 +138,7 @@ impl CompileCache {
     fn new(settings: Settings) -> Self {
         let files = |folder| Files::new(folder, settings.bytes_of_files);
         Self {
-            memory: Mutex::new(Memory::new(settings.bytes_of_memory)),
+            memory: Mutex::new(CachedEntries::new(settings.bytes_of_memory)),
             files: settings.folder.map(files),
             process: std::process::id(),
             complained: AtomicBool::new(false),
@@ -147,7 +147,7 @@ impl CompileCache {
 
     /// The entries in memory. None in a fork's child if a thread of the parent had them locked, which
     /// nobody would unlock.
-    fn memory(&self) -> Option<MutexGuard<'_, Memory>> {
+    fn memory(&self) -> Option<MutexGuard<'_, CachedEntries>> {
         if std::process::id() == self.process {
             return Some(self.memory.lock().unwrap_or_else(PoisonError::into_inner));
         }
@@ -169,7 +169,7 @@ impl CompileCache {
         Some(content)
     }
 
-    fn keep(&self, key: &Key, content: &Content) {
+    fn insert(&self, key: &Key, content: &Content) {
         if let Some(mut memory) = self.memory() {
             memory.put(key, content);
         }
@@ -347,7 +347,7 @@ pub(super) unsafe extern "C" fn store(
             let content = content.into();
             entry.is(&content);
             if let Some(key) = &entry.key {
-                CompileCache::of_process().keep(key, &content);
+                CompileCache::of_process().insert(key, &content);
             }
         }
         Ok(())
@@ -413,7 +413,7 @@ mod tests {
         let (key, content): (Key, Content) = ((*b"key").into(), (*b"content").into());
         let earlier = CompileCache::new(settings(&folder));
         assert_eq!(earlier.find(&key), None);
-        earlier.keep(&key, &content);
+        earlier.insert(&key, &content);
         let later = CompileCache::new(settings(&folder));
         assert_eq!(later.find(&key), Some(content.clone()));
         // From here on without the files.
@@ -425,12 +425,12 @@ mod tests {
     fn a_forks_child_does_without_memory_that_nobody_would_unlock() {
         let mut cache = CompileCache::new(Settings::memory_only());
         let (key, content): (Key, Content) = ((*b"key").into(), (*b"content").into());
-        cache.keep(&key, &content);
+        cache.insert(&key, &content);
         // As in a child of the process that made it.
         cache.process = 0;
         assert_eq!(cache.find(&key), Some(content.clone()));
         let _locked = cache.memory.lock().unwrap();
         assert_eq!(cache.find(&key), None);
-        cache.keep(&key, &content);
+        cache.insert(&key, &content);
     }
 }

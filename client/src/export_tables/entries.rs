@@ -335,7 +335,7 @@ mod tests {
 
     #[test]
     fn null_is_an_error_wherever_an_answer_is_to_be_written() {
-        // SAFETY: null is allowed.
+        // SAFETY: null is what each of these refuses before it writes.
         unsafe {
             assert_eq!(
                 tools_context(std::ptr::null_mut()),

@@ -51,7 +51,7 @@ fn put(context: CUcontext, key: usize, value: usize, destructor: Option<Destruct
 
 fn delete(context: CUcontext, key: usize) -> CUresult {
     let delete = slot!(Name::ContextLocalStorage, 1, Delete);
-    // SAFETY: takes any numbers.
+    // SAFETY: the slot takes a key of any value and does not follow it.
     unsafe { delete(context, pointer(key)) }
 }
 

@@ -9,7 +9,7 @@ use cuda_abi::types::CUstreamBatchMemOpParams;
 use protocol::operations::{ValueWait, Write};
 use transport::session::EncodedRequest;
 
-use crate::stream::Target;
+use crate::stream::StreamTarget;
 
 /// One operation, checked.
 #[derive(Clone, Copy, Debug)]
@@ -41,7 +41,7 @@ impl Operation {
     }
 
     /// Puts it into a stream.
-    pub(crate) fn enqueue(&self, target: &Target) -> Result<(), CUresult> {
+    pub(crate) fn enqueue(&self, target: &StreamTarget) -> Result<(), CUresult> {
         match self {
             Self::Wait(wait) => target.enqueue(wait, &[]).map(drop),
             Self::Write { to, value, bytes } => {

@@ -36,7 +36,7 @@ pub(crate) struct Node {
 
 /// What a graph holds.
 #[derive(Debug, Default)]
-pub(crate) struct Body {
+pub(crate) struct GraphBody {
     /// By serial number, and so in the order in which they were added.
     pub nodes: BTreeMap<u64, Node>,
     next: u64,
@@ -52,7 +52,7 @@ pub(crate) struct Body {
     pub handles: BTreeMap<u64, Arc<Handle>>,
 }
 
-impl Body {
+impl GraphBody {
     /// Adds a node behind others. Gives its serial number.
     ///
     /// # Errors
@@ -209,7 +209,7 @@ mod tests {
     #[test]
     fn edges_are_checked_and_go_with_their_nodes() {
         let none = CUgraphEdgeData::default();
-        let mut body = Body::default();
+        let mut body = GraphBody::default();
         let a = body.add(Payload::Empty, vec![]).unwrap();
         let b = body.add(Payload::Empty, vec![edge(a)]).unwrap();
         let c = body.add(Payload::Empty, vec![edge(a)]).unwrap();

@@ -1,10 +1,10 @@
 //! Launches of conditional nodes: which graph runs, and when.
 //!
-//! The node stands in its lane as a host function does. When all before it is done, a thread of ours reads
+//! The node stands in its graph stream as a host function does. When all before it is done, a thread of ours reads
 //! the handle's word, launches the body that it chooses in a stream of the node's own, waits for it, and does
-//! so again for a loop; then its lane goes on. `lower` makes one of each node; a body is a schedule itself.
+//! so again for a loop; then its graph stream goes on. `lower` makes one of each node; a body is a schedule itself.
 //!
-//! Launches put it into its lane, and a thread of `host_function` calls it, as internal work. Must not know how a
+//! Launches put it into its graph stream, and a thread of `host_function` calls it, as internal work. Must not know how a
 //! body was lowered.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -28,12 +28,12 @@ use crate::stream::host_function;
 pub(super) struct Branch {
     handle: Arc<Handle>,
     kind: ConditionalKind,
-    bodies: Vec<Body>,
+    bodies: Vec<BranchBody>,
 }
 
 /// A graph of a conditional node, and the stream in which it is launched.
 #[derive(Debug)]
-struct Body {
+struct BranchBody {
     schedule: Mutex<Schedule>,
     graphs: &'static Graphs,
     stream: Key,
@@ -57,7 +57,7 @@ impl Branch {
         let bodies = node
             .bodies
             .iter()
-            .map(|graph| Body::new(graphs, *graph, node.context, depth + 1));
+            .map(|graph| BranchBody::new(graphs, *graph, node.context, depth + 1));
         Ok(Arc::new(Self {
             handle: Arc::clone(&node.handle),
             kind: node.kind,
@@ -92,7 +92,7 @@ impl Bodies for Branch {
     }
 }
 
-impl Body {
+impl BranchBody {
     fn new(
         graphs: &'static Graphs,
         graph: u64,
@@ -151,7 +151,7 @@ impl Body {
     }
 }
 
-impl Drop for Body {
+impl Drop for BranchBody {
     fn drop(&mut self) {
         // Its context may have ended before.
         let _ = self.graphs.streams.destroy(self.stream);

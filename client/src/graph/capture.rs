@@ -21,7 +21,7 @@ use super::node::Payload;
 use super::table::{From, Graphs};
 use crate::handle::Key;
 use crate::stream::capture::{self, BESIDE, CAPTURED, Operation, WaitFor};
-use crate::stream::{Stream, Target};
+use crate::stream::{Stream, StreamTarget};
 
 /// The captures of the process that are under way.
 #[derive(Debug)]
@@ -181,7 +181,7 @@ impl Captures {
     /// that is captured, CUDA_ERROR_INVALID_VALUE for a mode that there is not.
     pub(crate) fn begin(
         &'static self,
-        target: &Target,
+        target: &StreamTarget,
         mode: CUstreamCaptureMode,
         into: Option<(u64, Vec<From>)>,
     ) -> Result<(), CUresult> {
@@ -224,7 +224,7 @@ impl Captures {
     ///
     /// # Errors
     /// CUDA_ERROR_ILLEGAL_STATE if there is none, and what was wrong with the capture.
-    pub(crate) fn end(&self, target: &Target) -> Result<u64, CUresult> {
+    pub(crate) fn end(&self, target: &StreamTarget) -> Result<u64, CUresult> {
         let capture = of_stream(target.stream);
         let capture = capture.ok_or(CUresult::ERROR_ILLEGAL_STATE)?;
         let mut state = capture.state();
@@ -267,8 +267,8 @@ impl Captures {
 /// The capture that a stream is in.
 ///
 /// # Errors
-/// As [`Target::current_capture`]'s.
-pub(crate) fn current_capture(target: &Target) -> Result<Option<Arc<Capture>>, CUresult> {
+/// As [`StreamTarget::current_capture`]'s.
+pub(crate) fn current_capture(target: &StreamTarget) -> Result<Option<Arc<Capture>>, CUresult> {
     Ok(target.current_capture()?.and_then(known))
 }
 
@@ -382,7 +382,7 @@ impl Capture {
     }
 
     /// What the program may know of a stream's place in it.
-    pub(crate) fn info(&self, target: &Target) -> Option<CaptureInfo> {
+    pub(crate) fn info(&self, target: &StreamTarget) -> Option<CaptureInfo> {
         let mut state = self.state();
         let broken = state.broken;
         let member = state.member(target.slot)?;
@@ -403,7 +403,7 @@ impl Capture {
     /// Adds to what a stream's next node comes behind, or sets it.
     pub(crate) fn update(
         &self,
-        target: &Target,
+        target: &StreamTarget,
         frontier: Vec<From>,
         set: bool,
     ) -> Result<(), CUresult> {

@@ -18,7 +18,7 @@ use super::step::ScheduledNode;
 use super::table::Graphs;
 use crate::handle::object_table::Slots;
 use crate::handle::{HandleKind, Key};
-use crate::stream::Target;
+use crate::stream::StreamTarget;
 use crate::stream::host_function;
 
 /// Free what the last launch allocated and nobody freed, before the next launch.
@@ -304,7 +304,7 @@ impl Exec {
     }
 
     /// Launches it in a stream that is not captured.
-    pub(crate) fn launch(&self, target: &Target) -> Result<(), CUresult> {
+    pub(crate) fn launch(&self, target: &StreamTarget) -> Result<(), CUresult> {
         self.with(|state| {
             let again = state.flags & AUTO_FREE != 0;
             state.schedule.launch(target, again).map(drop)

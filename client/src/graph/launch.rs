@@ -1,4 +1,4 @@
-//! One launch of an executable graph: its nodes go into their lanes.
+//! One launch of an executable graph: its nodes go into their graph streams.
 //!
 //! Owns the guards of all streams that the launch uses, from its first request to its last, so that nothing
 //! comes between. `exec` calls it. What the requests mean it does not know.
@@ -17,13 +17,13 @@ use super::table::Graphs;
 use crate::recorder;
 use crate::stream::event::StreamPlace;
 use crate::stream::host_function;
-use crate::stream::{StreamGuard, Target};
+use crate::stream::{StreamGuard, StreamTarget};
 
 /// A launch under way: it holds the guards of all of its streams.
 pub(super) struct Launch<'a> {
     graphs: &'static Graphs,
-    lanes: Vec<StreamGuard<'a>>,
-    /// Which lanes have come behind the launch's start.
+    graph_streams: Vec<StreamGuard<'a>>,
+    /// Which graph streams have come behind the launch's start.
     begun: Vec<bool>,
     start: u64,
     /// The place at which each node is done, by its index.
@@ -36,8 +36,8 @@ impl<'a> Launch<'a> {
     /// Takes the guards of the streams. `end` is where the last launch ends.
     pub(super) fn begin(
         graphs: &'static Graphs,
-        target: &'a Target,
-        own: &'a [Target],
+        target: &'a StreamTarget,
+        own: &'a [StreamTarget],
         end: Option<(u32, u64)>,
     ) -> Result<Self, CUresult> {
         let mut first = target.guard();
@@ -47,7 +47,7 @@ impl<'a> Launch<'a> {
         {
             first.post(&StreamWait { on, until }, &[])?;
         } else if !own.is_empty() && target.stream.flags() & CU_STREAM_NON_BLOCKING == 0 {
-            // What the legacy stream and others owe each other holds for the other lanes too: they
+            // What the legacy stream and others owe each other holds for the other graph streams too: they
             // wait for a record to which it applies.
             first.post(
                 &EventRecord {
@@ -58,14 +58,14 @@ impl<'a> Launch<'a> {
             )?;
         }
         let start = first.stream().posted();
-        let mut lanes = vec![first];
-        lanes.extend(own.iter().map(Target::guard));
+        let mut graph_streams = vec![first];
+        graph_streams.extend(own.iter().map(StreamTarget::guard));
         Ok(Self {
             graphs,
             begun: std::iter::once(true)
                 .chain(own.iter().map(|_| false))
                 .collect(),
-            lanes,
+            graph_streams,
             start,
             places: HashMap::new(),
             recorded: Vec::new(),
@@ -75,25 +75,25 @@ impl<'a> Launch<'a> {
     /// Gives a conditional handle the value that launches begin with.
     pub(super) fn begin_with(&mut self, handle: &Handle) -> Result<(), CUresult> {
         match handle.assignment() {
-            Some(fill) => self.lanes[0].post(&fill, &[]).map(drop),
+            Some(fill) => self.graph_streams[0].post(&fill, &[]).map(drop),
             None => Ok(()),
         }
     }
 
-    /// Everything that comes now comes behind what was put into lane 0 before.
+    /// Everything that comes now comes behind what was put into graph stream 0 before.
     pub(super) fn started(&mut self) {
-        self.start = self.lanes[0].stream().posted();
+        self.start = self.graph_streams[0].stream().posted();
     }
 
-    fn wait(&mut self, lane: usize, on: u32, until: u64) -> Result<(), CUresult> {
-        let guard = &mut self.lanes[lane];
+    fn wait(&mut self, graph_stream: usize, on: u32, until: u64) -> Result<(), CUresult> {
+        let guard = &mut self.graph_streams[graph_stream];
         if on == guard.slot() || guard.connection().reached(on, until) {
             return Ok(());
         }
         guard.post(&StreamWait { on, until }, &[]).map(drop)
     }
 
-    /// Puts what a node does into its lane. `again` is whether memory that is not freed yet counts as
+    /// Puts what a node does into its graph stream. `again` is whether memory that is not freed yet counts as
     /// freed.
     pub(super) fn node(
         &mut self,
@@ -102,13 +102,13 @@ impl<'a> Launch<'a> {
         again: bool,
     ) -> Result<(), CUresult> {
         let node = &nodes[at];
-        let lane = self.ready(node)?;
+        let graph_stream = self.ready(node)?;
         if node.enabled {
             for step in &node.steps {
-                self.step(lane, step, again)?;
+                self.step(graph_stream, step, again)?;
             }
         }
-        self.done(lane, &[at]);
+        self.done(graph_stream, &[at]);
         Ok(())
     }
 
@@ -117,9 +117,9 @@ impl<'a> Launch<'a> {
         let Some(&first) = run.nodes().first() else {
             return Ok(());
         };
-        let lane = self.ready(&nodes[first])?;
+        let graph_stream = self.ready(&nodes[first])?;
         let request = RunLaunch { run: run.number() };
-        let guard = &mut self.lanes[lane];
+        let guard = &mut self.graph_streams[graph_stream];
         let sequence = guard.post(&request, &[])?;
         if recorder::is_on()
             && let Some((launch, _)) = launch_of(&nodes[first])
@@ -127,43 +127,43 @@ impl<'a> Launch<'a> {
             let (slot, context) = (guard.slot(), guard.stream().context());
             recorder::posted_run(slot, sequence, context, &launch, run.nodes().len());
         }
-        self.done(lane, run.nodes());
+        self.done(graph_stream, run.nodes());
         Ok(())
     }
 
-    /// Has a node's lane wait for what the node comes behind. Gives the lane.
+    /// Has a node's graph stream wait for what the node comes behind. Gives the graph stream.
     fn ready(&mut self, node: &ScheduledNode) -> Result<usize, CUresult> {
-        let lane = node.lane as usize;
-        if !std::mem::replace(&mut self.begun[lane], true) {
-            self.wait(lane, self.lanes[0].slot(), self.start)?;
+        let graph_stream = node.graph_stream as usize;
+        if !std::mem::replace(&mut self.begun[graph_stream], true) {
+            self.wait(graph_stream, self.graph_streams[0].slot(), self.start)?;
         }
         for before in &node.waits {
             if let Some(&(on, until)) = self.places.get(before) {
-                self.wait(lane, on, until)?;
+                self.wait(graph_stream, on, until)?;
             }
         }
-        Ok(lane)
+        Ok(graph_stream)
     }
 
-    /// Notes where nodes are done: here in their lane.
-    fn done(&mut self, lane: usize, nodes: &[usize]) {
-        // Nobody else waits for them where there is no other lane.
-        if self.lanes.len() > 1 {
-            let guard = &self.lanes[lane];
+    /// Notes where nodes are done: here in their graph stream.
+    fn done(&mut self, graph_stream: usize, nodes: &[usize]) {
+        // Nobody else waits for them where there is no other graph stream.
+        if self.graph_streams.len() > 1 {
+            let guard = &self.graph_streams[graph_stream];
             let place = (guard.slot(), guard.stream().posted());
             self.places.extend(nodes.iter().map(|&at| (at, place)));
         }
     }
 
-    fn step(&mut self, lane: usize, step: &Step, again: bool) -> Result<(), CUresult> {
-        let guard = &mut self.lanes[lane];
+    fn step(&mut self, graph_stream: usize, step: &Step, again: bool) -> Result<(), CUresult> {
+        let guard = &mut self.graph_streams[graph_stream];
         let graphs = self.graphs;
         match step {
             Step::Post(written) => guard.post_encoded(written).map(drop),
             Step::Call(call) => host_function::append(guard, call.clone()).map(drop),
             Step::Branch(branch) => {
                 let branch: Arc<dyn host_function::InternalWork> = branch.clone();
-                host_function::append(guard, host_function::Call::Internal(branch)).map(drop)
+                host_function::append(guard, host_function::HostCall::Internal(branch)).map(drop)
             }
             Step::Record(event) => {
                 let request = graphs
@@ -185,7 +185,7 @@ impl<'a> Launch<'a> {
                     None => graphs.events.get(CUevent::from_bits(*event))?.place(),
                 };
                 match place {
-                    Some(place) => self.wait(lane, place.slot, place.sequence),
+                    Some(place) => self.wait(graph_stream, place.slot, place.sequence),
                     None => Ok(()),
                 }
             }
@@ -197,17 +197,20 @@ impl<'a> Launch<'a> {
         }
     }
 
-    /// Has lane 0 wait for the others. Gives where the launch ends.
+    /// Has graph stream 0 wait for the others. Gives where the launch ends.
     pub(super) fn finish(mut self) -> Result<(u32, u64), CUresult> {
-        for lane in 1..self.lanes.len() {
-            if self.begun[lane] {
-                let (on, until) = (self.lanes[lane].slot(), self.lanes[lane].stream().posted());
+        for graph_stream in 1..self.graph_streams.len() {
+            if self.begun[graph_stream] {
+                let (on, until) = (
+                    self.graph_streams[graph_stream].slot(),
+                    self.graph_streams[graph_stream].stream().posted(),
+                );
                 self.wait(0, on, until)?;
             }
         }
-        let first = &self.lanes[0];
+        let first = &self.graph_streams[0];
         let (graphs, end) = (self.graphs, (first.slot(), first.stream().posted()));
-        drop(self.lanes);
+        drop(self.graph_streams);
         for (event, place) in self.recorded {
             if let Ok(event) = graphs.events.get(CUevent::from_bits(event)) {
                 graphs.events.recorded_at(event, place);

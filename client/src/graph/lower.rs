@@ -1,7 +1,7 @@
 //! From what a node does to what is put into streams for it.
 //!
 //! The schedule calls it once for each node when a graph is instantiated or a node changed, so that a launch has
-//! nothing left to translate. It knows neither lanes nor launches.
+//! nothing left to translate. It knows neither graph streams nor launches.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ use crate::context;
 use crate::memory::copy;
 use crate::memory::copy::recorded::RecordedCopy;
 use crate::memory::copy::sides::{CopySide, Location};
-use crate::stream::host_function::{Call, InternalWork};
+use crate::stream::host_function::{HostCall, InternalWork};
 
 /// What a node puts into its stream. Child graphs are taken apart elsewhere. `depth` is how many
 /// conditional nodes it stands inside of.
@@ -37,7 +37,7 @@ pub(super) fn lower(
         Payload::Kernel(kernel) => lower_kernel(graphs, kernel)?,
         Payload::Copy(copy) => lower_copy(graphs, copy)?,
         Payload::Fill(fill) => vec![Step::Post(Arc::new(EncodedRequest::new(&fill.fill, &[])))],
-        Payload::Host(host) => vec![Step::Call(Call::Function {
+        Payload::Host(host) => vec![Step::Call(HostCall::Function {
             function: host.function,
             data: host.data,
         })],
@@ -130,7 +130,7 @@ fn lower_copy(graphs: &'static Graphs, node: &RecordedCopy) -> Result<Vec<Step>,
                 slice: extent.width * extent.height,
             };
             let here = |copy: RecordedCopy, to, from| {
-                Step::Call(Call::Internal(Arc::new(HostCopy {
+                Step::Call(HostCall::Internal(Arc::new(HostCopy {
                     copy,
                     to,
                     from,
@@ -157,7 +157,7 @@ fn lower_copy(graphs: &'static Graphs, node: &RecordedCopy) -> Result<Vec<Step>,
         }
         _ => return Ok(vec![post(&node.to, &node.from)]),
     };
-    Ok(vec![Step::Call(Call::Internal(Arc::new(HostCopy {
+    Ok(vec![Step::Call(HostCall::Internal(Arc::new(HostCopy {
         copy: node.clone(),
         to,
         from,

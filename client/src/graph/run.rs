@@ -1,4 +1,4 @@
-//! Runs: kernels of a graph that follow each other in one lane. The server keeps their launches, and launches
+//! Runs: kernels of a graph that follow each other in one graph stream. The server keeps their launches, and launches
 //! all of a run as one operation.
 //!
 //! Owns which nodes of a schedule go together, and what the server has of them. Called by the schedule, with the
@@ -70,7 +70,7 @@ impl RunRegister {
         Some(RunNumber { number, bytes })
     }
 
-    /// Has the server forget runs, once it has come past the end of their last launch.
+    /// Has the server forget runs, once it is past the end of their last launch.
     fn retire(&self, runs: impl Iterator<Item = RunNumber>, end: (u32, u64)) {
         let mut state = self
             .registered
@@ -198,7 +198,7 @@ impl Units {
     }
 }
 
-/// What a node launches, and with what data, if a launch is all that it puts into its lane.
+/// What a node launches, and with what data, if a launch is all that it puts into its graph stream.
 pub(super) fn launch_of(node: &ScheduledNode) -> Option<(Launch, &[u8])> {
     match &node.steps[..] {
         [Step::Post(written)] if node.enabled => Some((written.request()?, written.data())),
@@ -206,15 +206,15 @@ pub(super) fn launch_of(node: &ScheduledNode) -> Option<(Launch, &[u8])> {
     }
 }
 
-/// The nodes that can be launched together: two or more that follow each other in a lane. Only the first may wait
-/// for nodes of other lanes, and only for the last may others wait.
+/// The nodes that can be launched together: two or more that follow each other in a graph stream. Only the first may wait
+/// for nodes of other graph streams, and only for the last may others wait.
 fn together(nodes: &[ScheduledNode], order: &[usize]) -> Vec<Vec<usize>> {
     let awaited: HashSet<usize> = nodes.iter().flat_map(|node| &node.waits).copied().collect();
     let mut open: HashMap<u32, Vec<usize>> = HashMap::new();
     let mut closed = Vec::new();
     for &at in order {
         let node = &nodes[at];
-        let run = open.entry(node.lane).or_default();
+        let run = open.entry(node.graph_stream).or_default();
         let is_launch = launch_of(node).is_some();
         if !is_launch || !node.waits.is_empty() || run.len() == RUN_LENGTH {
             closed.push(std::mem::take(run));

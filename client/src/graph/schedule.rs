@@ -1,11 +1,11 @@
-//! Schedules: nodes in *lanes*, and what each puts into its stream.
+//! Schedules: nodes in *graph streams*, and what each puts into its stream.
 //!
-//! Lane 0 is the stream that the graph is launched in; the others are streams of the schedule's own. A node
-//! that follows another in its lane needs nothing more to come after it; one that depends on a node of
-//! another lane waits for that node's place. So a launch is nothing but what a program could do with
+//! Graph stream 0 is the stream that the graph is launched in; the others are streams of the schedule's own. A node
+//! that follows another in its graph stream needs nothing more to come after it; one that depends on a node of
+//! another graph stream waits for that node's place. So a launch is nothing but what a program could do with
 //! streams, and limits, quotas and faults hold as they do for any stream.
 //!
-//! Owns the lanes, the streams behind them and the steps of each node. Called by `exec`, and by `branch` for
+//! Owns the graph streams, the streams behind them and the steps of each node. Called by `exec`, and by `branch` for
 //! bodies. Must not know executable graphs; how a step is posted is `launch`'s business.
 
 use std::collections::BTreeSet;
@@ -25,10 +25,10 @@ use super::table::Graphs;
 use crate::context;
 use crate::handle::Key;
 use crate::stream::host_function;
-use crate::stream::{LEAST_PRIORITY, Target};
+use crate::stream::{LEAST_PRIORITY, StreamTarget};
 
-/// Lanes that one schedule may have.
-const MOST_LANES: u32 = 16;
+/// Graph streams that one schedule may have.
+const MOST_GRAPH_STREAMS: u32 = 16;
 
 /// The nodes of a graph, ready to be launched.
 #[derive(Debug)]
@@ -37,8 +37,8 @@ pub(super) struct Schedule {
     pub nodes: Vec<ScheduledNode>,
     /// `nodes` in an order in which each comes behind all that it depends on.
     order: Vec<usize>,
-    /// The streams of lanes 1 and up.
-    lanes: Vec<Key>,
+    /// The streams of graph streams 1 and up.
+    graph_streams: Vec<Key>,
     units: Units,
     /// Where the last launch ends.
     pub end: Option<(u32, u64)>,
@@ -75,27 +75,27 @@ fn in_order(list: &[Listed]) -> Result<Vec<usize>, CUresult> {
     }
 }
 
-/// Gives each node a lane, and what it must wait for in others. Returns how many lanes there are.
+/// Gives each node a graph stream, and what it must wait for in others. Returns how many graph streams there are.
 fn assign(nodes: &mut [ScheduledNode], order: &[usize]) -> u32 {
-    // The last node of each lane.
+    // The last node of each graph stream.
     let mut tails: Vec<usize> = Vec::new();
     for &at in order {
         let after = nodes[at].listed.after.clone();
         let follows = tails.iter().position(|tail| after.contains(tail));
-        let lane = match follows {
-            Some(lane) => lane,
-            None if tails.len() < MOST_LANES as usize => {
+        let graph_stream = match follows {
+            Some(graph_stream) => graph_stream,
+            None if tails.len() < MOST_GRAPH_STREAMS as usize => {
                 tails.push(at);
                 tails.len() - 1
             }
-            // Any lane does: a wait too many leads back to nodes that are earlier in the order.
+            // Any graph stream does: a wait too many leads back to nodes that are earlier in the order.
             None => at % tails.len(),
         };
-        tails[lane] = at;
-        nodes[at].lane = lane as u32;
+        tails[graph_stream] = at;
+        nodes[at].graph_stream = graph_stream as u32;
         nodes[at].waits = after
             .into_iter()
-            .filter(|&before| nodes[before].lane != lane as u32)
+            .filter(|&before| nodes[before].graph_stream != graph_stream as u32)
             .collect();
     }
     tails.len() as u32
@@ -115,7 +115,7 @@ impl Schedule {
                 steps: lower(graphs, &listed.payload, depth)?,
                 listed,
                 enabled: true,
-                lane: 0,
+                graph_stream: 0,
                 waits: Vec::new(),
             });
         }
@@ -124,7 +124,7 @@ impl Schedule {
             graphs,
             nodes,
             order,
-            lanes: Vec::new(),
+            graph_streams: Vec::new(),
             units: Units::default(),
             end: None,
             // All of a launch begin with it, those of graphs inside too.
@@ -153,7 +153,7 @@ impl Schedule {
                 // Others wait for what runs inside of a conditional node.
                 _ => streams.create_unconnected(&current, CU_STREAM_NON_BLOCKING, LEAST_PRIORITY),
             };
-            self.lanes.push(made?);
+            self.graph_streams.push(made?);
         }
         Ok(())
     }
@@ -229,7 +229,11 @@ impl Schedule {
 
     /// Puts a launch into a stream that is not captured. `again` is whether memory that is not freed yet
     /// counts as freed. Gives where it ends.
-    pub(super) fn launch(&mut self, target: &Target, again: bool) -> Result<(u32, u64), CUresult> {
+    pub(super) fn launch(
+        &mut self,
+        target: &StreamTarget,
+        again: bool,
+    ) -> Result<(u32, u64), CUresult> {
         let graphs = self.graphs;
         let units = self
             .units
@@ -256,8 +260,8 @@ impl Schedule {
                 graphs.events.get(CUevent::from_bits(*event))?;
             }
         }
-        let own: Vec<Target> = self
-            .lanes
+        let own: Vec<StreamTarget> = self
+            .graph_streams
             .iter()
             .map(|key| graphs.streams.target(&target.current, *key))
             .collect::<Result<_, CUresult>>()?;
@@ -282,7 +286,7 @@ impl Drop for Schedule {
     /// Ends its streams and runs. What was launched goes on.
     fn drop(&mut self) {
         self.invalidate_runs();
-        for key in &self.lanes {
+        for key in &self.graph_streams {
             // Their context may have ended before.
             let _ = self.graphs.streams.destroy(*key);
         }
@@ -383,35 +387,38 @@ mod tests {
                 listed,
                 steps: Vec::new(),
                 enabled: true,
-                lane: 0,
+                graph_stream: 0,
                 waits: Vec::new(),
             })
             .collect();
-        let lanes = assign(&mut nodes, &order);
-        (nodes, order, lanes)
+        let graph_streams = assign(&mut nodes, &order);
+        (nodes, order, graph_streams)
     }
 
     #[test]
     fn a_chain_is_one_lane_and_waits_for_nothing() {
-        let (nodes, order, lanes) = scheduled(&[&[1], &[2], &[]]);
-        assert_eq!((order, lanes), (vec![2, 1, 0], 1));
+        let (nodes, order, graph_streams) = scheduled(&[&[1], &[2], &[]]);
+        assert_eq!((order, graph_streams), (vec![2, 1, 0], 1));
         assert!(nodes.iter().all(|node| node.waits.is_empty()));
     }
 
     #[test]
     fn branches_have_lanes_of_their_own_and_meet_again() {
-        let (nodes, _, lanes) = scheduled(&[&[], &[0], &[0], &[1, 2]]);
-        assert_eq!(lanes, 2);
-        assert_eq!((nodes[1].lane, nodes[2].lane), (0, 1));
+        let (nodes, _, graph_streams) = scheduled(&[&[], &[0], &[0], &[1, 2]]);
+        assert_eq!(graph_streams, 2);
+        assert_eq!((nodes[1].graph_stream, nodes[2].graph_stream), (0, 1));
         assert_eq!(nodes[2].waits, [0]);
-        assert_eq!((nodes[3].lane, nodes[3].waits.clone()), (0, vec![2]));
+        assert_eq!(
+            (nodes[3].graph_stream, nodes[3].waits.clone()),
+            (0, vec![2])
+        );
     }
 
     #[test]
     fn a_wide_graph_shares_lanes_and_a_cycle_is_refused() {
         let roots = vec![&[][..]; 100];
-        let (nodes, order, lanes) = scheduled(&roots);
-        assert_eq!(lanes, MOST_LANES);
+        let (nodes, order, graph_streams) = scheduled(&roots);
+        assert_eq!(graph_streams, MOST_GRAPH_STREAMS);
         assert_eq!(order.len(), nodes.len());
         assert!(in_order(&[listed(&[1]), listed(&[0])]).is_err());
     }

@@ -13,7 +13,7 @@ use transport::session::EncodedRequest;
 use super::listed::Listed;
 use super::memory::Allocation;
 use super::node::Payload;
-use crate::stream::host_function::{Call, InternalWork};
+use crate::stream::host_function::{HostCall, InternalWork};
 
 /// Something to put into a stream.
 #[derive(Clone, Debug)]
@@ -21,7 +21,7 @@ pub(crate) enum Step {
     /// A request, written down.
     Post(Arc<EncodedRequest>),
     /// A call in this process.
-    Call(Call),
+    Call(HostCall),
     /// The record of the event of this handle.
     Record(u64),
     /// A wait for the event of this handle.
@@ -40,8 +40,8 @@ pub(super) struct ScheduledNode {
     pub listed: Listed,
     pub steps: Vec<Step>,
     pub enabled: bool,
-    pub lane: u32,
-    /// Nodes of other lanes that it waits for.
+    pub graph_stream: u32,
+    /// Nodes of other graph streams that it waits for.
     pub waits: Vec<usize>,
 }
 

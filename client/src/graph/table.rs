@@ -10,7 +10,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use cuda_abi::CUresult;
 use cuda_abi::types::CUgraphEdgeData;
 
-use super::body::{Body, Edge};
+use super::body::{Edge, GraphBody};
 use super::listed::{AFTER_CHILD, Listed};
 use super::node::Payload;
 use super::object::Object;
@@ -30,7 +30,7 @@ pub(super) const MOST_DEPTH: usize = 64;
 /// A graph.
 #[derive(Debug, Default)]
 pub(crate) struct Graph {
-    body: Mutex<Body>,
+    body: Mutex<GraphBody>,
 }
 
 /// Where the node of a handle is.
@@ -56,7 +56,7 @@ pub(crate) struct Graphs {
 
 impl Graph {
     /// What it holds, for the caller alone.
-    pub(crate) fn body(&self) -> MutexGuard<'_, Body> {
+    pub(crate) fn body(&self) -> MutexGuard<'_, GraphBody> {
         self.body.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -96,7 +96,7 @@ impl Graphs {
             |_, _| true,
             |_, graph| {
                 let mut body = graph.body();
-                *body = Body::default();
+                *body = GraphBody::default();
                 body.embedded = embedded;
             },
         );

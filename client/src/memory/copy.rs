@@ -10,7 +10,7 @@
 use cuda_abi::CUresult;
 
 use crate::memory::address_space::AddressSpace;
-use crate::stream::Target;
+use crate::stream::StreamTarget;
 use crate::stream::capture::{CAPTURED, Operation};
 
 pub(crate) mod recorded;
@@ -40,7 +40,7 @@ pub(crate) enum Return {
 /// until the call returns.
 pub(crate) unsafe fn copy(
     addresses: &AddressSpace,
-    target: &Target,
+    target: &StreamTarget,
     to: CopySide,
     from: CopySide,
     extent: Extent,

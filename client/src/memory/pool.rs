@@ -2,7 +2,7 @@
 //! without asking the server, which has counted it against the quota all the while.
 //!
 //! A block that was freed in a stream is there for the same stream at once; for others when the
-//! freeing stream has come past the free, or when they wait for an event recorded behind it.
+//! freeing stream is past the free, or when they wait for an event recorded behind it.
 //! What a pool holds beyond its release threshold goes back to the server when the program
 //! synchronises, and all of it that nothing uses when memory runs out.
 //!

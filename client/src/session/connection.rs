@@ -274,12 +274,12 @@ impl Connection {
             .map_err(|_| self.lost())
     }
 
-    /// Whether a stream has come as far as `sequence`.
+    /// Whether a stream has reached `sequence`.
     pub(crate) fn reached(&self, slot: u32, sequence: u64) -> bool {
         self.link.completed(slot) >= sequence
     }
 
-    /// Waits until a stream has come as far as `sequence`.
+    /// Waits until a stream has reached `sequence`.
     pub(crate) fn wait(&self, slot: u32, sequence: u64) -> Result<(), CUresult> {
         if !self.reached(slot, sequence) {
             self.check_open()?;

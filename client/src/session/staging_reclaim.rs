@@ -59,7 +59,7 @@ impl Connection {
         }
     }
 
-    /// Keeps a chunk until a stream has come as far as `sequence`.
+    /// Keeps a chunk until a stream has reached `sequence`.
     pub(crate) fn reuse_after(&self, chunk: Chunk, slot: u32, sequence: u64) {
         self.staged
             .in_use

@@ -12,7 +12,7 @@ use protocol::operations::{
     EVENT_SLOTS, EventAwait, EventForget, EventMark, EventMarkReply, EventPass, EventRecord,
 };
 
-use super::Target;
+use super::StreamTarget;
 use super::capture::{CapturedEvent, WaitFor};
 use crate::context::Current;
 use crate::handle::object_table::Slots;
@@ -116,7 +116,7 @@ impl Event {
         *self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How an event that is shared stands: the number of its last record, and how far it has come.
+    /// How an event that is shared stands: the number of its last record, and how far it is.
     pub(crate) fn standing(
         connection: &Connection,
         slot: u32,
@@ -222,7 +222,7 @@ impl Events {
     }
 
     /// Records an event at the end of a stream.
-    pub(crate) fn record(&self, event: &Event, target: &Target) -> Result<(), CUresult> {
+    pub(crate) fn record(&self, event: &Event, target: &StreamTarget) -> Result<(), CUresult> {
         if event.context.load(Ordering::Relaxed) != target.current.resource_context_handle() {
             return Err(CUresult::ERROR_INVALID_HANDLE);
         }
@@ -290,7 +290,7 @@ impl Events {
 }
 
 /// Records an event that other processes share. Whoever hears of it after this call finds it.
-fn record_shared(slot: u32, target: &Target) -> Result<(), CUresult> {
+fn record_shared(slot: u32, target: &StreamTarget) -> Result<(), CUresult> {
     let number = Event::standing(target.current.connection(), slot, true)?.recorded;
     let pass = EventPass {
         event: slot,
@@ -304,7 +304,7 @@ fn record_shared(slot: u32, target: &Target) -> Result<(), CUresult> {
 /// # Errors
 /// CUDA_ERROR_ILLEGAL_STATE for `external` where nothing is captured, and those of captures.
 pub(crate) fn wait_for_event(
-    target: &Target,
+    target: &StreamTarget,
     event: &Event,
     name: CUevent,
     external: bool,

@@ -23,7 +23,7 @@ use protocol::operations::{EventRecord, HostBarrier, HostRelease};
 
 use crate::os::signal_mask;
 use crate::pointers::CallbackData;
-use crate::stream::{StreamGuard, Streams, Target};
+use crate::stream::{StreamGuard, StreamTarget, Streams};
 
 /// How long a thread that has nothing to call stays.
 const IDLE: Duration = Duration::from_secs(5);
@@ -37,7 +37,7 @@ pub(crate) trait InternalWork: Send + Sync + std::fmt::Debug {
 
 /// What is called.
 #[derive(Clone, Debug)]
-pub(crate) enum Call {
+pub(crate) enum HostCall {
     /// cuLaunchHostFunc's: not called if the context is dead.
     Function {
         function: unsafe extern "C" fn(*mut c_void),
@@ -54,9 +54,9 @@ pub(crate) enum Call {
 }
 
 // SAFETY: a stream's handle has the type of a pointer, and leads nowhere; all else may be sent.
-unsafe impl Send for Call {}
-// SAFETY: a shared `Call` is only read, and a stream's handle leads nowhere.
-unsafe impl Sync for Call {}
+unsafe impl Send for HostCall {}
+// SAFETY: a shared `HostCall` is only read, and a stream's handle leads nowhere.
+unsafe impl Sync for HostCall {}
 
 /// A call that stands in a stream.
 #[derive(Debug)]
@@ -65,7 +65,7 @@ struct QueuedCall {
     sequence: u64,
     /// The slot of the stream's context.
     context: u32,
-    call: Call,
+    call: HostCall,
 }
 
 /// The calls that stand in one stream, in its order.
@@ -86,7 +86,7 @@ struct CallQueue {
 enum Job {
     /// Call what stands in the stream of this slot.
     Stream(u32),
-    /// Do something once a stream has come to a place.
+    /// Do something once a stream has reached a place.
     After {
         slot: u32,
         sequence: u64,
@@ -141,7 +141,7 @@ pub(crate) fn calling(call: impl FnOnce()) {
     call();
 }
 
-impl Call {
+impl HostCall {
     /// `status` is what became of the context before it.
     fn run(&self, status: Result<(), CUresult>) {
         match self {
@@ -167,7 +167,7 @@ impl Call {
 ///
 /// # Errors
 /// CUDA_ERROR_OUT_OF_MEMORY when there can be no thread for it, and as for any operation.
-pub(crate) fn enqueue(target: &Target, call: Call) -> Result<u64, CUresult> {
+pub(crate) fn enqueue(target: &StreamTarget, call: HostCall) -> Result<u64, CUresult> {
     ready(target.streams)?;
     let mut guard = target.guard();
     append(&mut guard, call)
@@ -183,7 +183,7 @@ pub(crate) fn ready(streams: &'static Streams) -> Result<(), CUresult> {
 }
 
 /// Puts a call at the end of a stream whose guard the caller holds. Gives the place of its barrier.
-pub(crate) fn append(guard: &mut StreamGuard<'_>, call: Call) -> Result<u64, CUresult> {
+pub(crate) fn append(guard: &mut StreamGuard<'_>, call: HostCall) -> Result<u64, CUresult> {
     let (streams, slot, stream) = (guard.streams(), guard.slot(), guard.stream());
     if stream.flags() & CU_STREAM_NON_BLOCKING == 0 {
         // What the legacy stream and others owe each other is no part of the place before the barrier;
@@ -207,12 +207,12 @@ pub(crate) fn append(guard: &mut StreamGuard<'_>, call: Call) -> Result<u64, CUr
         !std::mem::replace(&mut list.served, true)
     };
     if unserved {
-        streams.callers.give(streams, Job::Stream(slot));
+        streams.callers.queue(streams, Job::Stream(slot));
     }
     Ok(sequence)
 }
 
-/// Has something of ours done once a stream has come to a place, or the session is over.
+/// Has something of ours done once a stream has reached a place, or the session is over.
 pub(crate) fn run_after(
     streams: &'static Streams,
     slot: u32,
@@ -228,11 +228,11 @@ pub(crate) fn run_after(
         sequence,
         work,
     };
-    streams.callers.give(streams, job);
+    streams.callers.queue(streams, job);
 }
 
 impl Callers {
-    fn give(&self, streams: &'static Streams, job: Job) {
+    fn queue(&self, streams: &'static Streams, job: Job) {
         let mut state = lock(&self.state);
         state.jobs.push_back(job);
         let more = state.jobs.len() > state.idle;

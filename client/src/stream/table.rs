@@ -16,7 +16,7 @@ use protocol::operations::{
 use super::capture::{CAPTURED, Captures, LAUNCH_BLOCKING};
 use super::cross_stream_waits::CrossStreamWaits;
 use super::host_function::Callers;
-use super::{Stream, Target};
+use super::{Stream, StreamTarget};
 use crate::context::{Contexts, Current};
 use crate::handle::object_table::Slots;
 use crate::handle::{HandleKind, Key};
@@ -163,9 +163,13 @@ impl Streams {
     ///
     /// # Errors
     /// CUDA_ERROR_INVALID_HANDLE if it has ended.
-    pub(crate) fn target(&'static self, current: &Current, key: Key) -> Result<Target, CUresult> {
+    pub(crate) fn target(
+        &'static self,
+        current: &Current,
+        key: Key,
+    ) -> Result<StreamTarget, CUresult> {
         let stream = self.get(key).ok_or(CUresult::ERROR_INVALID_HANDLE)?;
-        Ok(Target {
+        Ok(StreamTarget {
             streams: self,
             current: *current,
             slot: key.index(),
@@ -177,7 +181,10 @@ impl Streams {
     ///
     /// # Errors
     /// As [`Streams::create`]'s.
-    pub(crate) fn all_work_stream(&'static self, current: &Current) -> Result<Target, CUresult> {
+    pub(crate) fn all_work_stream(
+        &'static self,
+        current: &Current,
+    ) -> Result<StreamTarget, CUresult> {
         let mut known = current.context.all_work_stream();
         let key = match known.filter(|key| self.get(*key).is_some()) {
             Some(live) => live,

@@ -16,7 +16,7 @@ use super::partitions::partition_added;
 use crate::daemon::Daemon;
 use crate::groups::error::GroupError;
 use crate::groups::saved::{GroupLimits, SavedGroup, is_name};
-use crate::groups::{Group, Kind, cgroup_path};
+use crate::groups::{Group, GroupKind, cgroup_path};
 use crate::servers::limits::{as_given, device_named};
 
 /// Why a group is not made.
@@ -109,7 +109,7 @@ pub fn group_added(daemon: &Daemon, number: u32, refused: Option<&str>) -> Answe
     match daemon.groups.by_number.get(&number) {
         None => refused_change("it is gone"),
         Some(Group {
-            kind: Kind::Partition(partition),
+            kind: GroupKind::Partition(partition),
             name,
             ..
         }) => partition_added(name, partition, refused),

@@ -7,7 +7,7 @@ use super::row::Command;
 
 /// A line that is a command.
 #[derive(Clone, Debug)]
-pub struct Line<'a> {
+pub struct CommandLine<'a> {
     /// Its row.
     pub command: &'static Command,
     /// What follows its name.
@@ -78,7 +78,10 @@ impl std::error::Error for LineError<'_> {}
 ///
 /// # Errors
 /// When it is no command, or has more than the command takes.
-pub fn parse<'a>(commands: &'static [Command], line: &'a str) -> Result<Line<'a>, LineError<'a>> {
+pub fn parse<'a>(
+    commands: &'static [Command],
+    line: &'a str,
+) -> Result<CommandLine<'a>, LineError<'a>> {
     let line = line.trim();
     let mut words = line.split_whitespace();
     let name = words.next().unwrap_or("");
@@ -108,7 +111,7 @@ pub fn parse<'a>(commands: &'static [Command], line: &'a str) -> Result<Line<'a>
             return Err(LineError::Superfluous(command.name, word));
         }
     }
-    Ok(Line { command, arguments })
+    Ok(CommandLine { command, arguments })
 }
 
 #[cfg(test)]

@@ -30,7 +30,7 @@ pub use answer::{Answer, Awaited, Caller};
 pub use devices::{device_from_json, device_json};
 pub use groups::{group_added, group_limits};
 pub use limit_answers::{client_limits, refused_change};
-pub use line::{Arguments, Line, LineError};
+pub use line::{Arguments, CommandLine, LineError};
 pub use row::Command;
 
 use lookup::not_allowed;
@@ -292,7 +292,7 @@ pub const COMMANDS: &[Command] = &[
 ///
 /// # Errors
 /// As [`line::parse`].
-pub fn parse(line: &str) -> Result<Line<'_>, LineError<'_>> {
+pub fn parse(line: &str) -> Result<CommandLine<'_>, LineError<'_>> {
     line::parse(COMMANDS, line)
 }
 

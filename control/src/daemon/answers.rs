@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use transport::socket::Connection;
 
 use super::Daemon;
-use super::pending::Pending;
+use super::pending::PendingAnswer;
 use crate::commands::{self, Answer, Awaited, Caller};
 
 /// How long the answer to `terminate_client` waits for the client's work to end.
@@ -31,7 +31,7 @@ impl Daemon {
         match answer.until.take() {
             Some(until) if self.pending.len() < MAX_PENDING_ANSWERS => {
                 let deadline = matches!(until, Awaited::Ended(_) | Awaited::Changed(_));
-                self.pending.push(Pending {
+                self.pending.push(PendingAnswer {
                     connection,
                     until,
                     again: answer.again.then(|| (caller, line.to_owned())),
@@ -73,7 +73,7 @@ impl Daemon {
 
     /// Gives an answer in place of one that waits for this.
     pub(crate) fn answer_with(&mut self, until: Awaited, answer: &Answer) {
-        let waiting = |pending: &mut Pending| pending.until == until;
+        let waiting = |pending: &mut PendingAnswer| pending.until == until;
         for mut pending in self.pending.extract_if(.., waiting).collect::<Vec<_>>() {
             for line in answer.text.lines() {
                 self.log(line);

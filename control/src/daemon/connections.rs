@@ -12,7 +12,7 @@ use super::Daemon;
 use super::epoll_token::EpollToken;
 use super::half_open::HalfOpen;
 use crate::commands::{self, Caller};
-use crate::groups::Kind;
+use crate::groups::GroupKind;
 use crate::log::About;
 
 /// How long a connection may say nothing.
@@ -35,8 +35,8 @@ impl Daemon {
             let of_group = group.map(|number| self.groups.by_number.get(&number));
             let listener = match (of_group, source, &self.instance.privileged) {
                 (Some(Some(group)), _, _) => match &group.kind {
-                    Kind::Named { listener, .. } => listener,
-                    Kind::Partition(_) => return,
+                    GroupKind::Named { listener, .. } => listener,
+                    GroupKind::Partition(_) => return,
                 },
                 // Removed since.
                 (Some(None), _, _) => return,

@@ -14,7 +14,7 @@ use serde_json::json;
 use super::Daemon;
 use super::answers::{NO_ANSWER, send_answer};
 use super::epoll_token::EpollToken;
-use super::pending::Pending;
+use super::pending::PendingAnswer;
 use super::signals::drain;
 use crate::commands::Awaited;
 
@@ -156,7 +156,8 @@ impl Daemon {
             let _ = self.listen();
         }
         // A client that was told to end cannot go on, however long the device still works for it.
-        let late = |pending: &Pending| pending.deadline.is_some_and(|deadline| deadline <= now);
+        let late =
+            |pending: &PendingAnswer| pending.deadline.is_some_and(|deadline| deadline <= now);
         for mut pending in self.pending.extract_if(.., |pending| late(pending)) {
             if matches!(pending.until, Awaited::Changed(_)) {
                 pending.answer.fail(NO_ANSWER);

@@ -16,7 +16,7 @@ use super::epoll_token::EpollToken;
 use crate::files::safe_path::make_own_directory;
 use crate::groups::error::GroupError;
 use crate::groups::saved::{self, SavedGroup, UsageHolder};
-use crate::groups::{Group, Kind, MAX_GROUPS, NotAnnounced, is_in_cgroup, usage_name};
+use crate::groups::{Group, GroupKind, MAX_GROUPS, NotAnnounced, is_in_cgroup, usage_name};
 use crate::log::About;
 use crate::servers::registry::ServerId;
 
@@ -68,7 +68,7 @@ impl Daemon {
             number,
             Group {
                 name: kept.name,
-                kind: Kind::Named {
+                kind: GroupKind::Named {
                     listener,
                     cgroup: kept.cgroup,
                 },
@@ -91,7 +91,7 @@ impl Daemon {
         if self.has_clients(number) {
             return Err(GroupError::InUse(group.name.clone()));
         }
-        if let Kind::Named { listener, .. } = &group.kind {
+        if let GroupKind::Named { listener, .. } = &group.kind {
             let directories = self.instance.directories();
             saved::remove(directories, &group.name)?;
             let folder = directories.group(&group.name);

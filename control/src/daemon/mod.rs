@@ -58,7 +58,7 @@ use epoll_token::EpollToken;
 use error::DaemonError;
 use half_open::{HalfOpen, most_half_open};
 use page::PageProcess;
-use pending::Pending;
+use pending::PendingAnswer;
 use pending_limit_change::PendingLimitChange;
 use signals::{SIGCHLD, ending_signals, on_signals};
 
@@ -116,7 +116,7 @@ pub struct Daemon {
     /// When the logs were last looked after, and how long they may become.
     rotated_at: Instant,
     log_bytes: u64,
-    pending: Vec<Pending>,
+    pending: Vec<PendingAnswer>,
     /// The page that was started with it.
     page: Option<PageProcess>,
     quitting: bool,

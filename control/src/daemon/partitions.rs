@@ -11,7 +11,7 @@ use protocol::control_messages::{ClientFields, NO_PARTITION};
 use super::Daemon;
 use crate::groups::partition::{Partition, chunks, free_chunks};
 use crate::groups::saved::GroupLimits;
-use crate::groups::{Group, Kind, usage_name};
+use crate::groups::{Group, GroupKind, usage_name};
 use crate::log::About;
 use crate::servers::limits::device_named;
 
@@ -21,8 +21,8 @@ impl Daemon {
         let groups = self.groups.by_number.iter();
         groups
             .filter_map(|(&number, group)| match &group.kind {
-                Kind::Partition(partition) => Some((number, partition)),
-                Kind::Named { .. } => None,
+                GroupKind::Partition(partition) => Some((number, partition)),
+                GroupKind::Named { .. } => None,
             })
             .filter(|(_, partition)| partition.device == device)
             .collect()
@@ -55,7 +55,7 @@ impl Daemon {
             number,
             Group {
                 name,
-                kind: Kind::Partition(Partition {
+                kind: GroupKind::Partition(Partition {
                     device,
                     id,
                     chunks: count,

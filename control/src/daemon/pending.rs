@@ -9,7 +9,7 @@ use transport::socket::Connection;
 use crate::commands::{Answer, Awaited, Caller};
 
 #[derive(Debug)]
-pub(super) struct Pending {
+pub(super) struct PendingAnswer {
     pub(super) connection: Connection,
     pub(super) answer: Answer,
     pub(super) until: Awaited,

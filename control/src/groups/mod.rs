@@ -32,7 +32,7 @@ pub(crate) const MAX_GROUPS: usize = 1024;
 
 /// What a group is.
 #[derive(Debug)]
-pub enum Kind {
+pub enum GroupKind {
     /// One that the operator named.
     Named {
         /// Whoever connects here belongs to it.
@@ -50,7 +50,7 @@ pub struct Group {
     /// Its name.
     pub name: String,
     /// What it is.
-    pub kind: Kind,
+    pub kind: GroupKind,
     /// What its clients have together.
     pub limits: GroupLimits,
     /// What they have taken.
@@ -63,15 +63,15 @@ impl Group {
     /// Whether it is one that the operator named.
     #[must_use]
     pub const fn is_named(&self) -> bool {
-        matches!(self.kind, Kind::Named { .. })
+        matches!(self.kind, GroupKind::Named { .. })
     }
 
     /// The cgroup whose processes belong to it.
     #[must_use]
     pub fn cgroup(&self) -> Option<&str> {
         match &self.kind {
-            Kind::Named { cgroup, .. } => cgroup.as_deref(),
-            Kind::Partition(_) => None,
+            GroupKind::Named { cgroup, .. } => cgroup.as_deref(),
+            GroupKind::Partition(_) => None,
         }
     }
 
@@ -86,8 +86,8 @@ impl Group {
             percentage: self.limits.percentage.map(|part| part.to_string()),
             reserved: self.limits.reserved,
             device: match &self.kind {
-                Kind::Named { .. } => None,
-                Kind::Partition(partition) => Some(partition.device),
+                GroupKind::Named { .. } => None,
+                GroupKind::Partition(partition) => Some(partition.device),
             },
         })
     }
@@ -111,8 +111,8 @@ impl Groups {
     pub fn listeners(&self) -> impl Iterator<Item = (u32, &Listener)> {
         let named = self.by_number.iter();
         named.filter_map(|(&number, group)| match &group.kind {
-            Kind::Named { listener, .. } => Some((number, listener)),
-            Kind::Partition(_) => None,
+            GroupKind::Named { listener, .. } => Some((number, listener)),
+            GroupKind::Partition(_) => None,
         })
     }
 

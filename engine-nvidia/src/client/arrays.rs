@@ -10,7 +10,7 @@ use protocol::textures::Spec;
 
 use super::{MOST_OBJECTS, NvidiaClient};
 use crate::submit::array::{self, Array, Texture};
-use crate::submit::command::Work;
+use crate::submit::command::CommandKind;
 
 impl NvidiaClient {
     /// Makes an array.
@@ -53,7 +53,7 @@ impl NvidiaClient {
                 .ok_or(CUresult::ERROR_INVALID_HANDLE)
         };
         let planned = array::plan(&mut self.memory, on, request, find);
-        self.post(at, planned.map(Work::steps))
+        self.post(at, planned.map(CommandKind::steps))
     }
 
     /// Makes a texture or surface over an array or linear memory.

@@ -25,14 +25,14 @@ use crate::code::image::Image;
 use crate::code::module::Module;
 use crate::device::context::Context;
 use crate::engine::SharedEngine;
-use crate::memory::address_space::Memory;
+use crate::memory::address_space::ClientAddressSpace;
 use crate::memory::physical_mappings::Physical;
 use crate::memory::shared_block::SharedBlock;
 use crate::memory::tensor_map;
 use crate::partition::allocator::SmClaim;
 use crate::submit::array::{Array, Texture};
 use crate::submit::client_streams::ClientStreams;
-use crate::submit::command::Work;
+use crate::submit::command::CommandKind;
 use crate::submit::copy::{plan_copy, plan_fill, plan_write};
 use crate::submit::graph_run::GraphRun;
 use crate::submit::launch;
@@ -60,7 +60,7 @@ pub(crate) struct NvidiaClient {
     /// By context, kind (`true` for surfaces) and number.
     textures: HashMap<(u32, bool, u64), Texture>,
     /// Goes last: its unmapping needs all work to be over.
-    memory: Memory,
+    memory: ClientAddressSpace,
     scratch: Vec<Arc<Stream>>,
     /// What it has of the devices. After its memory, since others may have to be waited for.
     claim: SmClaim,
@@ -91,7 +91,7 @@ impl NvidiaClient {
             device.probe()?;
         }
         let claim = shared.shares.add_client(share, group)?;
-        let memory = Memory::new(&shared.devices, &windows, &addresses, host, staging)?;
+        let memory = ClientAddressSpace::new(&shared.devices, &windows, &addresses, host, staging)?;
         let waker = Arc::clone(shared.poller.waker());
         let devices = shared.devices.clone();
         let client_streams = Arc::new(ClientStreams::new(
@@ -286,7 +286,7 @@ impl Client for NvidiaClient {
         _request: &operations::StreamDestroy,
         _data: &[u8],
     ) -> Result<(), CUresult> {
-        self.post(at, Ok(Work::Destroy))
+        self.post(at, Ok(CommandKind::Destroy))
     }
 
     fn image_load(
@@ -392,7 +392,7 @@ impl Client for NvidiaClient {
             at,
             run.map(|run| {
                 let all = 0..run.launches().len();
-                Work::Run(run, all)
+                CommandKind::Run(run, all)
             }),
         )
     }
@@ -414,7 +414,7 @@ impl Client for NvidiaClient {
             fits.then_some(module).ok_or(CUresult::ERROR_INVALID_HANDLE)
         });
         let launch = module.and_then(|module| self.plan_launch(module, request, data));
-        self.post(at, launch.map(Work::Launch))
+        self.post(at, launch.map(CommandKind::Launch))
     }
 
     fn copy(&mut self, at: At, request: &operations::Copy, _data: &[u8]) -> Result<(), CUresult> {
@@ -426,13 +426,13 @@ impl Client for NvidiaClient {
     fn write(&mut self, at: At, request: &operations::Write, data: &[u8]) -> Result<(), CUresult> {
         let on = self.device_of(at)?;
         let planned = plan_write(&mut self.memory, on, request.to, data);
-        self.post(at, planned.map(Work::steps))
+        self.post(at, planned.map(CommandKind::steps))
     }
 
     fn fill(&mut self, at: At, request: &operations::Fill, _data: &[u8]) -> Result<(), CUresult> {
         let on = self.device_of(at)?;
         let planned = plan_fill(&mut self.memory, on, request);
-        self.post(at, planned.map(Work::steps))
+        self.post(at, planned.map(CommandKind::steps))
     }
 
     fn event_record(
@@ -441,7 +441,7 @@ impl Client for NvidiaClient {
         request: &operations::EventRecord,
         _data: &[u8],
     ) -> Result<(), CUresult> {
-        let work = Work::Event {
+        let work = CommandKind::Event {
             event: request.event,
             timing: request.timing != 0,
         };

@@ -12,7 +12,7 @@ use super::NvidiaClient;
 use crate::code::module::Module;
 use crate::device::Device;
 use crate::device::context::Context;
-use crate::submit::command::Work;
+use crate::submit::command::CommandKind;
 use crate::submit::launch::Launch;
 use crate::submit::stream::Stream;
 
@@ -67,9 +67,13 @@ impl NvidiaClient {
     }
 
     /// Posts what was planned; if the planning failed, that is told in the stream's order.
-    pub(super) fn post(&self, at: At, planned: Result<Work, CUresult>) -> Result<(), CUresult> {
+    pub(super) fn post(
+        &self,
+        at: At,
+        planned: Result<CommandKind, CUresult>,
+    ) -> Result<(), CUresult> {
         self.stream(at.stream)?
-            .post(at.sequence, planned.unwrap_or_else(Work::Refused))
+            .post(at.sequence, planned.unwrap_or_else(CommandKind::Refused))
     }
 
     /// Checks a launch of a module's kernel, and has its device ready for it.

@@ -16,7 +16,7 @@ use crate::code::client_code::ClientCode;
 use crate::code::image::{Image, Loaded, ManagedVariable, Placed};
 use crate::code::output::{RING, Ring};
 use crate::device::context::Context;
-use crate::memory::address_space::Memory;
+use crate::memory::address_space::ClientAddressSpace;
 use crate::sync::Handle;
 
 /// One module of a client.
@@ -62,7 +62,7 @@ impl Module {
     pub(crate) fn new(
         context: &Arc<Context>,
         image: Arc<Image>,
-        memory: &mut Memory,
+        memory: &mut ClientAddressSpace,
         client: &Arc<ClientCode>,
     ) -> Result<Self, CUresult> {
         let shared = image.is_shared();
@@ -274,7 +274,7 @@ fn own_code(context: &Context, image: &Image, client: &ClientCode) -> Result<Cod
 fn make_ring(
     context: &Context,
     loaded: &Loaded,
-    memory: &mut Memory,
+    memory: &mut ClientAddressSpace,
     client: &Arc<ClientCode>,
 ) -> Result<Option<OwnRing>, CUresult> {
     let (variable, _) = loaded.variable(RING)?;
@@ -302,7 +302,7 @@ const ALIGNED: u64 = 256;
 fn place(
     context: &Context,
     variable: &ManagedVariable,
-    memory: &mut Memory,
+    memory: &mut ClientAddressSpace,
     observer: &dyn Observer,
 ) -> Result<Window, CUresult> {
     let wrong = CUresult::ERROR_INVALID_VALUE;

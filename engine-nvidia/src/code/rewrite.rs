@@ -148,7 +148,7 @@ pub(crate) fn sets_conditions(image: &[u8], architecture: u32) -> bool {
         return named(image);
     }
     let mut room = MOST_CODE;
-    let runs = |entry: &fatbin::Entry<'_>| {
+    let runs = |entry: &fatbin::FatbinEntry<'_>| {
         entry.kind == EntryKind::Elf
             && entry.arch / 10 == architecture / 10
             && entry.arch <= architecture

@@ -183,7 +183,7 @@ mod tests {
         let late = MonotonicOffset::read(Some(soon), 3_000, 103_000);
         assert_eq!(
             late.nanoseconds, 40_006,
-            "61 us later by as much as clocks drift"
+            "61 µs later by as much as clocks drift"
         );
         let behind = MonotonicOffset::read(None, 1 << 40, 5);
         assert_eq!((1_u64 << 40).saturating_add_signed(behind.nanoseconds), 5);

@@ -20,16 +20,16 @@ const SLOWER: u32 = 4;
 /// The part of the difference by which the mean of what an operation takes follows.
 const FOLLOWS: f64 = 1.0 / 8.0;
 
-/// How many of [`Place::alone`]'s units a microsecond has.
+/// How many of [`DurationEntry::alone`]'s units a microsecond has.
 const IN_MICROSECOND: f64 = 16.0;
 
 /// Learnt durations.
 #[derive(Debug)]
-pub(crate) struct DurationTable(Box<[Place; KNOWN]>);
+pub(crate) struct DurationTable(Box<[DurationEntry; KNOWN]>);
 
 /// What is known of an operation.
 #[derive(Debug)]
-struct Place {
+struct DurationEntry {
     /// Its name, and in the lower half the microseconds that it is expected to take.
     expected: AtomicU64,
     /// The mean of what it took lately, and in the lower half what it takes alone, or took at best: in sixteenths of a microsecond.
@@ -40,7 +40,7 @@ impl Default for DurationTable {
     fn default() -> Self {
         Self(Box::new(
             [const {
-                Place {
+                DurationEntry {
                     expected: AtomicU64::new(0),
                     alone: AtomicU64::new(0),
                 }
@@ -49,7 +49,7 @@ impl Default for DurationTable {
     }
 }
 
-impl Place {
+impl DurationEntry {
     /// The operation took so many microseconds, and `is_new` if nothing was known of it. Gives what it takes alone.
     fn learn_alone(&self, took: f64, is_new: bool, is_alone: bool) -> f64 {
         let took = (took * IN_MICROSECOND).min(f64::from(u32::MAX));
@@ -69,7 +69,7 @@ impl Place {
 }
 
 impl DurationTable {
-    fn place(&self, kind: WorkSignature) -> (&Place, u32) {
+    fn place(&self, kind: WorkSignature) -> (&DurationEntry, u32) {
         let hash = kind.number();
         // The upper bits are the best mixed.
         let name = (hash >> 32) as u32 | 1;

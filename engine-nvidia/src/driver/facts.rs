@@ -1,4 +1,4 @@
-//! What a client is told of a device: the driver's answers, and where they differ from them.
+//! What a client is shown of a device: the driver's answers, and where they differ from them.
 //!
 //! Called when a device is opened, and by who only looks which devices there are. Must not need a context.
 

@@ -235,7 +235,7 @@ impl Driver {
             });
         }
         driver.version = version;
-        // SAFETY: no pointers.
+        // SAFETY: cuInit takes flags only, which have to be 0.
         unsafe { driver.cuInit(0) }.map_err(OpenError::of("cuInit"))?;
         Ok(driver)
     }

@@ -166,7 +166,7 @@ impl Nvml {
             text_of: function!("nvmlErrorString"),
             _library: library,
         };
-        // SAFETY: no pointers.
+        // SAFETY: `init` is nvmlInit_v2, which takes no arguments.
         let code = unsafe { init() };
         match code {
             SUCCESS => Ok(nvml),

@@ -30,7 +30,7 @@ pub(crate) enum MemoryKind {
 
 /// One client's memory.
 #[derive(Debug)]
-pub(crate) struct Memory {
+pub(crate) struct ClientAddressSpace {
     gpus: Vec<Arc<Device>>,
     devices: Vec<DeviceWindow>,
     host: HostWindow,
@@ -41,7 +41,7 @@ pub(crate) struct Memory {
     imports: BTreeMap<u64, (Arc<SharedBlock>, usize)>,
 }
 
-impl Memory {
+impl ClientAddressSpace {
     /// Reserves a client's windows.
     ///
     /// # Errors
@@ -252,7 +252,7 @@ impl Memory {
     /// See [`engine::Client::peer_access`]: of a context on the device of the number `on`.
     ///
     /// # Errors
-    /// As [`Memory::let_reach`], and CUDA_ERROR_INVALID_DEVICE for the same device.
+    /// As [`ClientAddressSpace::let_reach`], and CUDA_ERROR_INVALID_DEVICE for the same device.
     pub(crate) fn peer(&mut self, device: usize, on: usize, enabled: bool) -> Result<(), CUresult> {
         if device >= self.gpus.len() || device == on {
             return Err(CUresult::ERROR_INVALID_DEVICE);

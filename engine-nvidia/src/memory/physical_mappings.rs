@@ -67,7 +67,7 @@ impl Drop for Physical {
 
 /// Physical memory that the client has mapped.
 #[derive(Debug)]
-struct Mapped {
+struct MappedPhysical {
     mapping: Mapping,
     /// Kept while it is mapped.
     physical: Arc<Physical>,
@@ -75,7 +75,7 @@ struct Mapped {
 
 /// What a client has mapped itself in one window, by address.
 #[derive(Debug, Default)]
-pub(super) struct PhysicalMappings(BTreeMap<u64, Mapped>);
+pub(super) struct PhysicalMappings(BTreeMap<u64, MappedPhysical>);
 
 impl PhysicalMappings {
     /// Whether all of a range is mapped, and for a device.
@@ -84,7 +84,7 @@ impl PhysicalMappings {
         let mut at = range.base;
         while at < end {
             let part = self.0.range(..=at).next_back();
-            let Some((_, Mapped { mapping, .. })) = part else {
+            let Some((_, MappedPhysical { mapping, .. })) = part else {
                 return false;
             };
             if !mapping.at().contains(at, 1) || !mapping.is_reached(on) {
@@ -119,7 +119,7 @@ impl PhysicalMappings {
         physical: &Arc<Physical>,
         offset: u64,
     ) -> Result<(), CUresult> {
-        let mapped = Mapped {
+        let mapped = MappedPhysical {
             mapping: Mapping::new(reservation, at, &physical.allocation, offset)?,
             physical: Arc::clone(physical),
         };

@@ -99,7 +99,7 @@ impl Users {
         place.groups().for_each(|group| self.0[group as usize] += 1);
     }
 
-    fn take(&mut self, place: SmSet) {
+    fn assign(&mut self, place: SmSet) {
         place.groups().for_each(|group| self.0[group as usize] -= 1);
     }
 
@@ -344,7 +344,7 @@ impl<C: Clone + PartialEq> PartitionPlan<C> {
             for seat in client.seats.iter_mut().filter(|seat| seat.device == device) {
                 let percentage = client.share.percentage.min(seat.percentage);
                 let granted = granularity.granted(of, percentage);
-                users.take(seat.place);
+                users.assign(seat.place);
                 seat.place = split.fit(area, granted, seat.place, &users);
                 users.add(seat.place);
             }

@@ -16,7 +16,7 @@ use protocol::textures::{Resource, Spec};
 
 use crate::device::context::Context;
 use crate::driver::Driver;
-use crate::memory::address_space::Memory;
+use crate::memory::address_space::ClientAddressSpace;
 use crate::submit::copy::step::Step;
 use crate::sync::Handle;
 
@@ -155,7 +155,7 @@ impl Texture {
     /// that is not the client's, and the driver's status.
     pub(crate) fn new(
         context: &Arc<Context>,
-        memory: &mut Memory,
+        memory: &mut ClientAddressSpace,
         spec: &Spec,
         surface: bool,
         find: impl Fn(u64) -> Result<Arc<Array>, CUresult>,
@@ -288,7 +288,7 @@ enum CopySide {
 /// # Errors
 /// CUDA_ERROR_INVALID_VALUE and CUDA_ERROR_INVALID_HANDLE.
 pub(crate) fn plan(
-    memory: &mut Memory,
+    memory: &mut ClientAddressSpace,
     on: usize,
     request: &ArrayCopy,
     find: impl Fn(u64) -> Result<Arc<Array>, CUresult>,

@@ -1,9 +1,9 @@
 //! Launch batches: launches of one stream that the driver is given as one graph, whose last kernel writes the
 //! stream's completion word.
 //!
-//! A launch holds the context's lock for 1.4 us and the write of a word for 1 us, however many threads
-//! there are; a graph of up to 32 kernels holds it for 2.7 us in all, since changing a node's parameters
-//! does not take it (`benches/gpu/batches.cu`; docs/benchmarks.md has the figures).
+//! A launch holds the context's lock for 1.4 µs and the write of a word for 1 µs, however many threads
+//! there are; a graph of up to 32 kernels holds it for 2.7 µs in all, since changing a node's parameters
+//! does not take it (`benches/gpu/batches.cu`; docs/notes/launch-batches.md has the figures).
 //!
 //! Owns a stream's graphs: one of each length, which are made once there is use for them; and how any batch is
 //! made, which [runs](crate::submit::graph_run) have of their own. Called by the stream, with its lock held, and by runs. Must

@@ -26,7 +26,7 @@ const UNKNOWN_COPY: u32 = 500;
 
 /// What a stream is to do.
 #[derive(Debug)]
-pub(crate) enum Work {
+pub(crate) enum CommandKind {
     Launch(Launch),
     /// These launches of a run.
     Run(Arc<Counted<GraphRun>>, Range<usize>),
@@ -43,7 +43,7 @@ pub(crate) enum Work {
     Refused(CUresult),
 }
 
-/// What is to be done, or kept until, when the GPU has come past an operation.
+/// What is to be done, or kept until, when the GPU is past an operation.
 #[derive(Debug)]
 pub(crate) enum CompletionAction {
     Nothing,
@@ -84,7 +84,7 @@ impl CompletionAction {
     }
 }
 
-impl Work {
+impl CommandKind {
     /// What was planned as these steps.
     pub(crate) fn steps(steps: Vec<Step>) -> Self {
         Self::Steps(steps.into())
@@ -233,8 +233,8 @@ mod tests {
     use super::*;
     use crate::submit::copy::step::LinearCopy;
 
-    fn linear(work: &Work) -> Vec<(u64, u64, u64)> {
-        let Work::Steps(steps) = work else {
+    fn linear(work: &CommandKind) -> Vec<(u64, u64, u64)> {
+        let CommandKind::Steps(steps) = work else {
             panic!("steps, not {work:?}");
         };
         let each = steps.iter().map(|step| match step {
@@ -247,7 +247,7 @@ mod tests {
     #[test]
     fn a_copy_is_given_away_piece_by_piece() {
         let copy = |to, from, bytes| Step::Linear(LinearCopy { to, from, bytes });
-        let mut work = Work::steps(vec![copy(100, 200, 10), copy(500, 600, 4)]);
+        let mut work = CommandKind::steps(vec![copy(100, 200, 10), copy(500, 600, 4)]);
         let mut pieces = Vec::new();
         loop {
             let rest = work.split_copy(4);
@@ -261,6 +261,6 @@ mod tests {
             pieces,
             [(100, 200, 4), (104, 204, 4), (108, 208, 2), (500, 600, 4)]
         );
-        assert!(Work::steps(Vec::new()).split_copy(4).is_none());
+        assert!(CommandKind::steps(Vec::new()).split_copy(4).is_none());
     }
 }

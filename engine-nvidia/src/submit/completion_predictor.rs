@@ -117,12 +117,12 @@ mod tests {
     use super::*;
 
     /// Work of one kind after another, each of so many microseconds; when its end was expected.
-    struct Work {
+    struct PredictedWork {
         completion_predictor: CompletionPredictor,
         now: Instant,
     }
 
-    impl Work {
+    impl PredictedWork {
         fn of(&mut self, kinds: &[u64], micros: u64) -> Option<Duration> {
             self.completion_predictor.begin(self.now);
             for &kind in kinds {
@@ -144,8 +144,8 @@ mod tests {
         }
     }
 
-    fn work() -> Work {
-        Work {
+    fn work() -> PredictedWork {
+        PredictedWork {
             completion_predictor: CompletionPredictor::default(),
             now: Instant::now(),
         }

@@ -16,8 +16,8 @@ use cuda_abi::CUresult;
 use engine::plan::copy::{Extent, Rows, coalesce};
 use protocol::operations::{self, Space};
 
-use crate::memory::address_space::{Memory, MemoryKind};
-use crate::submit::command::Work;
+use crate::memory::address_space::{ClientAddressSpace, MemoryKind};
+use crate::submit::command::CommandKind;
 use crate::submit::copy::host::{HostJob, HostSource};
 use crate::submit::copy::step::{LinearCopy, MOST_STEPS, RowsCopy, Step};
 use crate::submit::readback::Readback;
@@ -31,13 +31,13 @@ const MOST_PITCH: u64 = i32::MAX as u64;
 /// CUDA_ERROR_INVALID_VALUE for memory that the client does not have and for impossible shapes;
 /// otherwise what pinning gives.
 pub(crate) fn plan_copy(
-    memory: &mut Memory,
+    memory: &mut ClientAddressSpace,
     on: usize,
     request: &operations::Copy,
-) -> Result<Work, CUresult> {
+) -> Result<CommandKind, CUresult> {
     let mut extent = Extent::new(request.width, request.height, request.depth);
     if extent.is_empty() {
-        return Ok(Work::steps(Vec::new()));
+        return Ok(CommandKind::steps(Vec::new()));
     }
     let (mut to, to_place, to_bytes) = side(
         memory,
@@ -67,7 +67,7 @@ pub(crate) fn plan_copy(
             extent,
             owners,
         };
-        return job.in_pieces().map(Work::steps);
+        return job.in_pieces().map(CommandKind::steps);
     }
     // Of a host side, how far one registration reaches.
     let pinned = [
@@ -92,14 +92,17 @@ pub(crate) fn plan_copy(
         let readback = memory
             .host_of(to_place)
             .and_then(|window| Readback::of(copy, awaited, window.owner()));
-        return Ok(readback.map_or_else(|| Work::steps(vec![Step::Linear(copy)]), Work::Readback));
+        return Ok(readback.map_or_else(
+            || CommandKind::steps(vec![Step::Linear(copy)]),
+            CommandKind::Readback,
+        ));
     }
     let steps = if pinned && to.pitch <= MOST_PITCH && from.pitch <= MOST_PITCH {
         by_planes(to, from, extent)
     } else {
         within_registrations(memory, (to, to_place), (from, from_place), extent)
     };
-    steps.map(Work::steps)
+    steps.map(CommandKind::steps)
 }
 
 /// As boxes if the driver can express the planes' distances, else plane by plane.
@@ -128,7 +131,7 @@ fn by_planes(to: Rows, from: Rows, extent: Extent) -> Result<Vec<Step>, CUresult
 
 /// As groups of rows that each stay within one registration; a row that does not, as pieces that do.
 fn within_registrations(
-    memory: &Memory,
+    memory: &ClientAddressSpace,
     (to, to_place): (Rows, MemoryKind),
     (from, from_place): (Rows, MemoryKind),
     extent: Extent,
@@ -195,7 +198,7 @@ fn within_registrations(
 
 /// Checks one side: its rows, what is there, and how many bytes lie between its first and last byte.
 fn side(
-    memory: &mut Memory,
+    memory: &mut ClientAddressSpace,
     on: usize,
     (space, at): (u32, u64),
     pitches: (u64, u64),
@@ -211,7 +214,7 @@ fn side(
 /// # Errors
 /// CUDA_ERROR_INVALID_VALUE.
 pub(crate) fn plan_fill(
-    memory: &mut Memory,
+    memory: &mut ClientAddressSpace,
     on: usize,
     request: &operations::Fill,
 ) -> Result<Vec<Step>, CUresult> {
@@ -245,7 +248,7 @@ pub(crate) fn plan_fill(
 /// # Errors
 /// CUDA_ERROR_INVALID_VALUE.
 pub(crate) fn plan_write(
-    memory: &mut Memory,
+    memory: &mut ClientAddressSpace,
     on: usize,
     to: u64,
     data: &[u8],

@@ -76,7 +76,7 @@ impl GraphRun {
         &self.launches
     }
 
-    /// See [`Work::signature`](crate::submit::command::Work::signature).
+    /// See [`CommandKind::signature`](crate::submit::command::CommandKind::signature).
     pub(crate) fn signature(&self) -> WorkSignature {
         self.kind
     }

@@ -42,12 +42,12 @@ pub(crate) struct Launch {
     module: Arc<Module>,
     kernel: u32,
     attributes: Vec<CUlaunchAttribute>,
-    call: Call,
+    call: DriverLaunch,
 }
 
 /// What a launch tells the driver, without its attributes.
 #[derive(Clone, Debug)]
-struct Call {
+struct DriverLaunch {
     function: Handle<CUfunction>,
     grid: [u32; 3],
     block: [u32; 3],
@@ -100,7 +100,7 @@ impl Launch {
             module: Arc::clone(module),
             kernel: request.kernel,
             attributes,
-            call: Call {
+            call: DriverLaunch {
                 function,
                 grid: request.grid,
                 block: request.block,
@@ -121,7 +121,7 @@ impl Launch {
         }
     }
 
-    /// See [`Work::signature`](crate::submit::command::Work::signature).
+    /// See [`CommandKind::signature`](crate::submit::command::CommandKind::signature).
     pub(crate) fn signature(&self) -> WorkSignature {
         let [x, y, z] = self.call.grid.map(u64::from);
         let block = self
@@ -133,7 +133,7 @@ impl Launch {
         kind.and(x).and(y << 32 | z).and(block)
     }
 
-    /// See [`Work::sort`](crate::submit::command::Work::sort): grids of sizes up to twice as large are alike.
+    /// See [`CommandKind::sort`](crate::submit::command::CommandKind::sort): grids of sizes up to twice as large are alike.
     pub(crate) fn sort(&self) -> WorkSignature {
         let sides = self.call.grid.iter().map(|side| side.max(&1).ilog2());
         let size = sides.sum::<u32>();

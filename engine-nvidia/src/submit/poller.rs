@@ -142,7 +142,7 @@ fn pause(still: Duration, left: Option<Duration>, untold: bool) -> Option<Durati
 
 impl PollingState {
     fn run(&self) {
-        // The kernel rounds sleeps up by 50 us unless told otherwise. If it refuses, ends are seen later.
+        // The kernel rounds sleeps up by 50 µs unless told otherwise. If it refuses, ends are seen later.
         // SAFETY: changes a number of this very thread's.
         let _ = unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1 as libc::c_ulong) };
         let cores = std::thread::available_parallelism().map_or(1, usize::from);

@@ -1,7 +1,7 @@
 //! Readbacks: short copies back for which the client waits, and of which the data itself tells that it has come.
 //!
 //! Whoever wants to know when a copy is done has the GPU write a word after it, which is another command, and
-//! one for another of its engines: with eight clients that takes longer than the copies (docs/benchmarks.md).
+//! one for another of its engines: with eight clients that takes longer than the copies (docs/notes/readback.md).
 //! In place of that the copy goes to a bounce buffer that was filled with *sentinels*, and has come when none
 //! is left. Data that has a sentinel's value somewhere is told of by a word after all, a little later.
 //!

@@ -19,7 +19,7 @@ pub fn an_illegal_address_ends_its_context_only(engine: &dyn Engine) {
     let nowhere = device + 3 * GRANULE;
     guest.launch(40, bad, 3, 32, &params(&[nowhere, 1]));
     assert_eq!(guest.wait(40), Err(illegal));
-    let (context, code, text) = guest.told.fault();
+    let (context, code, text) = guest.observer.fault();
     assert_eq!((context, code), (1, illegal));
     assert!(
         text.contains("poke") && text.contains(&format!("{nowhere:x}")),
@@ -36,7 +36,7 @@ pub fn an_illegal_address_ends_its_context_only(engine: &dyn Engine) {
     guest.launch(0, good, 1, 1, &params(&[device, 77]));
     assert_eq!(guest.wait(0), Ok(()));
     assert_eq!(guest.word(device), 77);
-    assert_eq!(guest.told.faults().len(), 1);
+    assert_eq!(guest.observer.faults().len(), 1);
 }
 
 /// The first of a run that faults is the last that runs, and its fault the result of all.
@@ -54,9 +54,9 @@ pub fn a_fault_within_a_run_is_what_comes_of_it(engine: &dyn Engine) {
     guest.run_launch(1, 0);
     let code = CUresult::ERROR_LAUNCH_FAILED;
     assert_eq!(guest.wait(1), Err(code));
-    let completed = guest.told.completed(1);
+    let completed = guest.observer.completed(1);
     assert_eq!(completed[..], [(1, Err(code)), (2, Err(code))]);
-    assert_eq!(guest.told.faults().len(), 1);
+    assert_eq!(guest.observer.faults().len(), 1);
     assert_eq!(guest.word(device), 1);
 }
 
@@ -96,7 +96,7 @@ pub fn a_neighbour_is_out_of_reach(engine: &dyn Engine) {
     assert_ne!(own_window, theirs);
     assert_eq!(*here, 0x5eed);
     assert_eq!(neighbour.download(theirs, GRANULE), noise(GRANULE, 5));
-    assert!(neighbour.told.faults().is_empty());
+    assert!(neighbour.observer.faults().is_empty());
 }
 
 /// `trap` is CUDA_ERROR_LAUNCH_FAILED.
@@ -105,7 +105,7 @@ pub fn a_trap_is_a_launch_failure(engine: &dyn Engine) {
     let module = guest.module(kernels::TRAP);
     guest.launch(0, module, 1, 1, &[]);
     assert_eq!(guest.wait(0), Err(CUresult::ERROR_LAUNCH_FAILED));
-    assert_eq!(guest.told.fault().1, CUresult::ERROR_LAUNCH_FAILED);
+    assert_eq!(guest.observer.fault().1, CUresult::ERROR_LAUNCH_FAILED);
 }
 
 /// An address inside the client's memory but not aligned.
@@ -115,7 +115,7 @@ pub fn a_misaligned_access_is_named(engine: &dyn Engine) {
     let module = guest.module(kernels::POKE);
     guest.launch(0, module, 1, 1, &params(&[device + 2, 1]));
     assert_eq!(guest.wait(0), Err(CUresult::ERROR_MISALIGNED_ADDRESS));
-    assert!(guest.told.fault().2.contains("poke"));
+    assert!(guest.observer.fault().2.contains("poke"));
 }
 
 /// What waits behind the fault, in its stream and in others, is reported once each, in order.
@@ -147,9 +147,9 @@ pub fn queued_work_fails_in_order(engine: &dyn Engine) {
         assert_eq!(guest.wait(stream), Err(CUresult::ERROR_ILLEGAL_ADDRESS));
         let failed = Err(CUresult::ERROR_ILLEGAL_ADDRESS);
         let expected: Vec<_> = (1..=31).map(|at| (at, failed)).collect();
-        assert_eq!(guest.told.completed(stream), expected);
+        assert_eq!(guest.observer.completed(stream), expected);
     }
-    assert_eq!(guest.told.faults().len(), 1);
+    assert_eq!(guest.observer.faults().len(), 1);
 }
 
 /// Several clients fault at once, over and over; each is told of its own, and none of another's.
@@ -168,9 +168,9 @@ pub fn faults_come_to_every_thread_that_makes_them(engine: &dyn Engine) {
                         guest.launch(0, module, 64, 32, &params(&[index * 4, 1]));
                         let result = guest.wait(0);
                         assert_eq!(result, Err(CUresult::ERROR_ILLEGAL_ADDRESS));
-                        assert_eq!(guest.told.faults().len(), 1);
+                        assert_eq!(guest.observer.faults().len(), 1);
                     } else {
-                        assert!(guest.told.faults().is_empty());
+                        assert!(guest.observer.faults().is_empty());
                     }
                 }
             });

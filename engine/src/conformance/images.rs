@@ -148,7 +148,7 @@ pub fn modules_have_variables_of_their_own(engine: &dyn Engine) {
 /// Memory that was used before holds zeroes when a variable without a value comes to lie in it.
 pub fn variables_lie_in_cleared_memory(engine: &dyn Engine) {
     let mut guest = Guest::new(engine);
-    let place = guest.told.variables_begin() - guest.windows[0].base;
+    let place = guest.observer.variables_begin() - guest.windows[0].base;
     let bytes = kernels::LARGE_BYTES + 8 * GRANULE;
     let base = guest.commit(place, bytes);
     guest.upload(base, &noise(bytes.next_multiple_of(GRANULE), 9));

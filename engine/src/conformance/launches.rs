@@ -85,7 +85,7 @@ pub fn a_burst_keeps_its_order(engine: &dyn Engine) {
     for (number, found) in words.chunks_exact(4).enumerate() {
         assert_eq!(found, (7 * number as u32 + 1).to_le_bytes(), "{number}");
     }
-    assert!(guest.told.completed(0).is_sorted_by_key(|done| done.0));
+    assert!(guest.observer.completed(0).is_sorted_by_key(|done| done.0));
 }
 
 /// Of kernels and copies it is told when the device had them: within the time in which they were asked for, of each stream one
@@ -132,7 +132,7 @@ pub fn what_ran_is_told_of(engine: &dyn Engine) {
 pub fn each_of_a_burst_is_told_of(engine: &dyn Engine) {
     const BURST: u64 = 100;
     let mut guest = Guest::new(engine);
-    guest.told.want_each_span();
+    guest.observer.want_each_span();
     let module = guest.module(kernels::POKE);
     let word = guest.commit(0, GRANULE);
     for round in 0..BURST {
@@ -319,7 +319,7 @@ pub fn launches_that_ask_too_much_are_refused(engine: &dyn Engine) {
     assert_eq!(guest.launch_result(1, &good, &data), Err(handle));
     assert_eq!(guest.launch_result(0, &good, &data), Ok(()));
     assert_eq!(guest.word(device), 1);
-    assert!(guest.told.faults().is_empty());
+    assert!(guest.observer.faults().is_empty());
 }
 
 /// What an attribute asks for is done, is a hint, or is refused.
@@ -498,10 +498,10 @@ pub fn what_kernels_print_comes_to_their_client(engine: &dyn Engine) {
     for module in modules {
         guest.launch(0, module, 3, 64, &[]);
         assert_eq!(guest.wait(0), Ok(()));
-        assert!(guest.told.output_ready_count() > 0);
+        assert!(guest.observer.output_ready_count() > 0);
         assert_eq!(printed(&mut guest), "number 7\n".repeat(192));
     }
-    assert_eq!(other.told.output_ready_count(), 0);
+    assert_eq!(other.observer.output_ready_count(), 0);
     assert_eq!(printed(&mut other), "");
     other.launch(0, idle, 1, 1, &[]);
     assert_eq!(other.wait(0), Ok(()));

@@ -154,12 +154,12 @@ pub fn destroying_a_context_ends_its_kernels(engine: &dyn Engine) {
         .context_destroy(&ContextDestroy { context: 1 }, &[]);
     assert_eq!(destroyed, Ok(()));
     assert_eq!(guest.wait(60), Err(CUresult::ERROR_CONTEXT_IS_DESTROYED));
-    let results = guest.told.completed(60);
+    let results = guest.observer.completed(60);
     assert_eq!(
         results.iter().map(|done| done.0).collect::<Vec<_>>(),
         [1, 2, 3]
     );
-    assert!(guest.told.faults().is_empty());
+    assert!(guest.observer.faults().is_empty());
     let device = guest.commit(0, GRANULE);
     guest.write(0, device, &[1]);
     assert_eq!(guest.wait(0), Ok(()));

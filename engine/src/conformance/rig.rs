@@ -58,8 +58,8 @@ pub struct Guest {
     pub windows: Vec<Window>,
     /// Its page-locked memory.
     pub host: Window,
-    /// What it was told.
-    pub told: Arc<RecordingObserver>,
+    /// What the engine has reported of it.
+    pub observer: Arc<RecordingObserver>,
     staging: Arc<Memory>,
     host_memory: Arc<Memory>,
     /// Given back when the client is gone.
@@ -116,7 +116,7 @@ impl Guest {
             base: windows[0].base + half,
             bytes: windows[0].bytes - half,
         };
-        let told = Arc::new(RecordingObserver::new(variables, host_memory.window));
+        let observer = Arc::new(RecordingObserver::new(variables, host_memory.window));
         let region = |memory: &Arc<Memory>| Region {
             window: memory.window,
             owner: Arc::clone(memory) as Arc<dyn Owner>,
@@ -129,13 +129,13 @@ impl Guest {
             share,
             group,
             held,
-            observer: Arc::clone(&told) as Arc<dyn Observer>,
+            observer: Arc::clone(&observer) as Arc<dyn Observer>,
         };
         Self {
             client: engine.attach(attachment).expect("room for one more client"),
             windows,
             host: host_memory.window,
-            told,
+            observer,
             staging,
             host_memory,
             _extents: extents,
@@ -360,12 +360,12 @@ impl Guest {
         }
         let deadline = Instant::now() + PATIENCE;
         loop {
-            if let Some(result) = self.told.result_of(stream, last) {
+            if let Some(result) = self.observer.result_of(stream, last) {
                 return result;
             }
             assert!(Instant::now() < deadline, "stream {stream} is stuck");
             if !self.client.assist() {
-                self.told.wait_a_moment();
+                self.observer.wait_a_moment();
             }
         }
     }
@@ -373,7 +373,7 @@ impl Guest {
     /// Whether a stream has nothing left to do.
     pub fn is_done(&self, stream: u32) -> bool {
         let last = self.next.get(&stream).copied().unwrap_or(0);
-        self.told.result_of(stream, last).is_some()
+        self.observer.result_of(stream, last).is_some()
     }
 
     /// Puts bytes into staging.
@@ -453,7 +453,7 @@ impl Guest {
     /// Ends the client; its addresses are free afterwards.
     pub fn end(self) -> Arc<RecordingObserver> {
         // The fields go in their order: the engine's side first, the addresses last.
-        Arc::clone(&self.told)
+        Arc::clone(&self.observer)
     }
 }
 

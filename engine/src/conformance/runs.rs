@@ -43,7 +43,7 @@ pub fn a_run_does_what_its_launches_do_in_their_order(engine: &dyn Engine) {
         }
         assert_eq!(guest.word(word), 5);
     }
-    assert!(guest.told.completed(0).is_sorted_by_key(|done| done.0));
+    assert!(guest.observer.completed(0).is_sorted_by_key(|done| done.0));
     // Many at once, and forgotten before they are done; the number is another run's then.
     for _ in 0..100 {
         guest.run_launch(40, 3);
@@ -108,7 +108,7 @@ pub fn a_run_with_something_wrong_does_nothing(engine: &dyn Engine) {
     guest.run_launch(0, 12);
     assert_eq!(guest.wait(0), Ok(()));
     assert_eq!(guest.word(word), 7);
-    assert!(guest.told.faults().is_empty());
+    assert!(guest.observer.faults().is_empty());
 }
 
 /// A module that is unloaded takes no run along that is under way; those that have kernels of it are no runs any

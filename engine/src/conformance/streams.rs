@@ -24,7 +24,7 @@ pub fn operations_keep_their_order(engine: &dyn Engine) {
     assert_eq!(guest.word(device + 4), 29);
     assert_eq!(guest.word(device + large - 8), 129);
     let expected: Vec<_> = (1..=90).map(|at| (at, Ok(()))).collect();
-    assert_eq!(guest.told.completed(50), expected);
+    assert_eq!(guest.observer.completed(50), expected);
 }
 
 /// A stream with a kernel that never ends keeps no other stream waiting.
@@ -57,7 +57,7 @@ pub fn events_keep_time(engine: &dyn Engine) {
     guest.event(33, 10);
     assert_eq!(guest.wait(33), Ok(()));
     let times: Vec<u64> = (0..=10)
-        .map(|event| guest.told.time(event).expect("a time"))
+        .map(|event| guest.observer.time(event).expect("a time"))
         .collect();
     assert!(times.is_sorted());
     assert!(times[0] < times[10]);
@@ -74,7 +74,7 @@ pub fn destroyed_streams_take_nothing(engine: &dyn Engine) {
     let refused = guest.client.fill(at, &words(device, 6, 1), &[]);
     assert_eq!(refused, Err(CUresult::ERROR_INVALID_HANDLE));
     assert_eq!(guest.wait(70), Ok(()));
-    assert_eq!(guest.told.completed(70), [(1, Ok(())), (2, Ok(()))]);
+    assert_eq!(guest.observer.completed(70), [(1, Ok(())), (2, Ok(()))]);
     assert_eq!(guest.word(device + (8 << 20) - 4), 5);
 }
 
@@ -94,7 +94,7 @@ pub fn slots_can_be_used_again(engine: &dyn Engine) {
     }
     assert_eq!(guest.wait(80), Ok(()));
     let expected: Vec<_> = (1..=20).map(|at| (at, Ok(()))).collect();
-    assert_eq!(guest.told.completed(80), expected);
+    assert_eq!(guest.observer.completed(80), expected);
     assert_eq!(guest.word(device), 9);
 }
 
@@ -120,7 +120,7 @@ pub fn forty_streams_at_once(engine: &dyn Engine) {
         let counted = 25_u32.to_le_bytes().repeat(4 * 64);
         assert_eq!(guest.download(own, 4 * 4 * 64), counted);
         assert_eq!(guest.word(own + 4096), 24);
-        assert_eq!(guest.told.completed(100 + stream).len(), 75);
+        assert_eq!(guest.observer.completed(100 + stream).len(), 75);
     }
 }
 
@@ -176,9 +176,14 @@ pub fn a_destroyed_context_reports_all_that_it_had(engine: &dyn Engine) {
     guest.fill(3, &words(device, 7, 16 << 20));
     assert_eq!(guest.wait(3), Ok(()));
     assert_eq!(guest.word(device + (64 << 20) - 4), 7);
-    let positions: Vec<u64> = guest.told.completed(3).iter().map(|done| done.0).collect();
+    let positions: Vec<u64> = guest
+        .observer
+        .completed(3)
+        .iter()
+        .map(|done| done.0)
+        .collect();
     assert_eq!(positions, (1..=21).collect::<Vec<u64>>());
-    assert!(guest.told.faults().is_empty());
+    assert!(guest.observer.faults().is_empty());
 }
 
 fn words(to: u64, value: u32, width: u64) -> Fill {

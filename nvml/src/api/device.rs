@@ -166,12 +166,19 @@ fn serial_of(device: nvmlDevice_t) -> Result<String, nvmlReturn_t> {
     // NVML_DEVICE_SERIAL_BUFFER_SIZE
     let mut text = [0_u8; 30];
     let (pointer, room) = (text.as_mut_ptr().cast(), text.len() as u32);
-    ask_serial(device, pointer, room)?;
+    // SAFETY: `text` is a local of `room` bytes.
+    unsafe { ask_serial(device, pointer, room) }?;
     let text = text.split(|byte| *byte == 0).next().unwrap_or_default();
     Ok(String::from_utf8_lossy(text).into_owned())
 }
 
-fn ask_serial(device: nvmlDevice_t, text: *mut c_void, room: u32) -> Result<(), nvmlReturn_t> {
+/// # Safety
+/// `text` has room for `room` bytes.
+unsafe fn ask_serial(
+    device: nvmlDevice_t,
+    text: *mut c_void,
+    room: u32,
+) -> Result<(), nvmlReturn_t> {
     sensors::ask!(c"nvmlDeviceGetSerial", device: nvmlDevice_t, text: *mut c_void, room: u32)
 }
 

@@ -82,7 +82,7 @@ fn processes(device: nvmlDevice_t) -> Result<Vec<Process>, nvmlReturn_t> {
 }
 
 /// Gives a list, or how long it is where there is too little room.
-fn give<T: Copy + From<Process>>(
+fn write_list<T: Copy + From<Process>>(
     processes: &[Process],
     count: &Out<u32>,
     infos: ListOut<T>,
@@ -100,7 +100,7 @@ fn compute<T: Copy + From<Process>>(
 ) -> Result<(), nvmlReturn_t> {
     state::facts()?.device(device)?;
     count.required()?;
-    give(&processes(device)?, count, infos)
+    write_list(&processes(device)?, count, infos)
 }
 
 /// There are none.
@@ -110,7 +110,7 @@ fn none<T: Copy + From<Process>>(
     infos: ListOut<T>,
 ) -> Result<(), nvmlReturn_t> {
     state::facts()?.device(device)?;
-    give(&[], count, infos)
+    write_list(&[], count, infos)
 }
 
 macro_rules! lists {

@@ -31,7 +31,8 @@ pub(crate) fn nvmlDeviceGetUtilizationRates(
     let (_, known) = state::facts()?.device(device)?;
     rates.required()?;
     if !known.is_software {
-        let asked = ask_sensor(device, rates.pointer());
+        // SAFETY: the program promised that its structure can be written.
+        let asked = unsafe { ask_sensor(device, rates.pointer()) };
         if asked != Err(nvmlReturn_t::ERROR_NOT_SUPPORTED) {
             return asked;
         }
@@ -44,7 +45,12 @@ pub(crate) fn nvmlDeviceGetUtilizationRates(
     })
 }
 
-fn ask_sensor(device: nvmlDevice_t, pointer: *mut nvmlUtilization_t) -> Result<(), nvmlReturn_t> {
+/// # Safety
+/// `pointer` is null or can be written.
+unsafe fn ask_sensor(
+    device: nvmlDevice_t,
+    pointer: *mut nvmlUtilization_t,
+) -> Result<(), nvmlReturn_t> {
     sensors::ask!(
         c"nvmlDeviceGetUtilizationRates",
         device: nvmlDevice_t, pointer: *mut nvmlUtilization_t

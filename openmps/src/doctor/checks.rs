@@ -294,7 +294,7 @@ fn descriptors() -> Finding {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::doctor::finding::Outcome;
+    use crate::doctor::finding::CheckOutcome;
 
     fn directories(root: &Path) -> Directories {
         Directories {
@@ -321,7 +321,7 @@ mod tests {
         }
         let found = open_files(&directories);
         assert_eq!(found.len(), 1);
-        assert_eq!(found[0].state, Outcome::Ok);
+        assert_eq!(found[0].state, CheckOutcome::Ok);
         assert!(
             found[0].text.contains("control_lock 0600 (NVIDIA's: 0666)"),
             "{}",
@@ -338,7 +338,7 @@ mod tests {
                 .iter()
                 .zip(["hold the lock", "end another", "write lines", "change"])
         {
-            assert_eq!(finding.state, Outcome::Warning);
+            assert_eq!(finding.state, CheckOutcome::Warning);
             assert!(finding.text.contains(part), "{}", finding.text);
         }
     }
@@ -347,9 +347,9 @@ mod tests {
     fn pipe_directories_that_cannot_work_are_problems() {
         let root = tempfile::tempdir().unwrap();
         let good = directories(root.path());
-        assert_eq!(pipe_directory(&good).state, Outcome::Ok);
+        assert_eq!(pipe_directory(&good).state, CheckOutcome::Ok);
         let found = daemon(&good);
-        assert_eq!(found.state, Outcome::Problem);
+        assert_eq!(found.state, CheckOutcome::Problem);
         assert!(found.mend.unwrap().contains("openmps control -d"));
         std::fs::write(&good.pipe, "").unwrap();
         assert!(pipe_directory(&good).text.contains("no directory"));
@@ -361,7 +361,7 @@ mod tests {
         };
         assert!(pipe_directory(&several).text.contains("several"));
         let closed = directories(&good.pipe);
-        assert_eq!(pipe_directory(&closed).state, Outcome::Problem);
+        assert_eq!(pipe_directory(&closed).state, CheckOutcome::Problem);
     }
 
     #[test]
@@ -379,6 +379,9 @@ mod tests {
     #[test]
     fn a_log_directory_that_can_be_made_is_fine() {
         let root = tempfile::tempdir().unwrap();
-        assert_eq!(log_directory(&root.path().join("a/b")).state, Outcome::Ok);
+        assert_eq!(
+            log_directory(&root.path().join("a/b")).state,
+            CheckOutcome::Ok
+        );
     }
 }

@@ -3,7 +3,7 @@
 //! Called by `doctor::checks`. Must not restrict anything itself.
 
 use control::Directories;
-use sandbox::{Kernel, Setting, State, VARIABLE};
+use sandbox::{Kernel, ProcessState, Setting, VARIABLE};
 
 use super::finding::Finding;
 
@@ -59,19 +59,19 @@ pub(super) fn running(directories: &Directories) -> Option<Finding> {
     let daemon = std::fs::read_to_string(directories.pid()).ok()?;
     let (servers, _) = control::ask(&directories.control_socket(), "get_server_list").ok()?;
     let daemon: u32 = daemon.trim().parse().ok()?;
-    let own = State::of(std::process::id())?;
+    let own = ProcessState::of(std::process::id())?;
     let servers = servers.lines().filter_map(|line| line.trim().parse().ok());
     let processes = std::iter::once(("daemon", daemon)).chain(servers.map(|pid| ("server", pid)));
     let states = processes.filter_map(|(what, pid)| {
         // A process of another namespace has other numbers here.
-        let state = State::of(pid)?;
+        let state = ProcessState::of(pid)?;
         Some((format!("{what} {pid}"), is_filtered(state, own)))
     });
     said(&states.collect::<Vec<_>>())
 }
 
 /// A container's own filter is everybody's there, this program's too.
-fn is_filtered(state: State, own: State) -> bool {
+fn is_filtered(state: ProcessState, own: ProcessState) -> bool {
     state.calls_are_filtered
         && state
             .filters
@@ -104,7 +104,7 @@ fn said(states: &[(String, bool)]) -> Option<Finding> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::doctor::finding::Outcome;
+    use crate::doctor::finding::CheckOutcome;
 
     #[test]
     fn a_kernel_that_can_less_is_told() {
@@ -112,18 +112,18 @@ mod tests {
             filters_calls,
             landlock,
         };
-        assert_eq!(possible(kernel(true, 7)).state, Outcome::Ok);
+        assert_eq!(possible(kernel(true, 7)).state, CheckOutcome::Ok);
         let older = possible(kernel(true, 3));
-        assert!(older.state == Outcome::Ok && older.text.contains("version 3"));
+        assert!(older.state == CheckOutcome::Ok && older.text.contains("version 3"));
         let none = possible(kernel(true, 0));
-        assert!(none.state == Outcome::Warning && none.mend.unwrap().contains("LANDLOCK"));
+        assert!(none.state == CheckOutcome::Warning && none.mend.unwrap().contains("LANDLOCK"));
         let neither = possible(kernel(false, 0));
         assert!(neither.text.contains("no Landlock") && neither.mend.unwrap().contains("SECCOMP"));
     }
 
     #[test]
     fn a_filter_of_the_container_is_not_ours() {
-        let state = |calls_are_filtered, filters| State {
+        let state = |calls_are_filtered, filters| ProcessState {
             calls_are_filtered,
             filters,
         };
@@ -140,8 +140,8 @@ mod tests {
             ("server 8".to_owned(), false),
         ];
         assert!(said(&[]).is_none());
-        assert_eq!(said(&states[..1]).unwrap().state, Outcome::Ok);
+        assert_eq!(said(&states[..1]).unwrap().state, CheckOutcome::Ok);
         let found = said(&states).unwrap();
-        assert!(found.state == Outcome::Warning && found.text.contains("server 8"));
+        assert!(found.state == CheckOutcome::Warning && found.text.contains("server 8"));
     }
 }

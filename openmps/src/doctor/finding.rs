@@ -5,7 +5,7 @@
 /// What came of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
-pub(super) enum Outcome {
+pub(super) enum CheckOutcome {
     /// As it should be, or a fact.
     Ok,
     /// Works, but perhaps not as meant.
@@ -19,7 +19,7 @@ pub(super) enum Outcome {
 pub(super) struct Finding {
     /// What was looked at.
     pub(super) subject: &'static str,
-    pub(super) state: Outcome,
+    pub(super) state: CheckOutcome,
     /// What was found.
     pub(super) text: String,
     /// What to do about it.
@@ -28,7 +28,7 @@ pub(super) struct Finding {
 }
 
 impl Finding {
-    pub(super) fn new(subject: &'static str, state: Outcome, text: impl Into<String>) -> Self {
+    pub(super) fn new(subject: &'static str, state: CheckOutcome, text: impl Into<String>) -> Self {
         Self {
             subject,
             state,
@@ -38,7 +38,7 @@ impl Finding {
     }
 
     pub(super) fn ok(subject: &'static str, text: impl Into<String>) -> Self {
-        Self::new(subject, Outcome::Ok, text)
+        Self::new(subject, CheckOutcome::Ok, text)
     }
 
     pub(super) fn warning(
@@ -48,7 +48,7 @@ impl Finding {
     ) -> Self {
         Self {
             mend: Some(mend.into()),
-            ..Self::new(subject, Outcome::Warning, text)
+            ..Self::new(subject, CheckOutcome::Warning, text)
         }
     }
 
@@ -59,7 +59,7 @@ impl Finding {
     ) -> Self {
         Self {
             mend: Some(mend.into()),
-            ..Self::new(subject, Outcome::Problem, text)
+            ..Self::new(subject, CheckOutcome::Problem, text)
         }
     }
 }

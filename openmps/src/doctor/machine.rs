@@ -141,7 +141,7 @@ pub(super) fn surroundings(root: &Path) -> Vec<Finding> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::finding::Outcome;
+    use super::super::finding::CheckOutcome;
     use super::*;
 
     #[test]
@@ -150,10 +150,10 @@ mod tests {
         let path = root.path().join("libcuda.so.1");
         std::fs::write(&path, "NVIDIA's").unwrap();
         let found = library(root.path().as_os_str());
-        assert_eq!(found.state, Outcome::Warning);
+        assert_eq!(found.state, CheckOutcome::Warning);
         assert!(found.text.contains(path.to_str().unwrap()));
         std::fs::write(&path, "..OPENMPS_CONNECT_TIMEOUT..").unwrap();
-        assert_eq!(library(root.path().as_os_str()).state, Outcome::Ok);
+        assert_eq!(library(root.path().as_os_str()).state, CheckOutcome::Ok);
     }
 
     #[test]
@@ -172,7 +172,7 @@ mod tests {
         assert!(
             found
                 .iter()
-                .any(|finding| finding.state == Outcome::Problem)
+                .any(|finding| finding.state == CheckOutcome::Problem)
         );
         for name in ["nvidiactl", "nvidia-uvm", "nvidia0", "nvidia-modeset"] {
             std::fs::write(root.path().join("dev").join(name), "").unwrap();
@@ -180,7 +180,7 @@ mod tests {
         assert!(
             driver(root.path())
                 .iter()
-                .all(|finding| finding.state != Outcome::Problem)
+                .all(|finding| finding.state != CheckOutcome::Problem)
         );
     }
 

@@ -70,16 +70,16 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::doctor::finding::Outcome;
+    use crate::doctor::finding::CheckOutcome;
 
     #[test]
     fn one_that_is_absent_is_worse_where_it_must_be_had() {
         let of =
             |mode: &str, state: &str| said(&json!({ "mode": mode, "state": state, "text": "t" }));
-        assert_eq!(of("none", "off").state, Outcome::Ok);
-        assert_eq!(of("auto", "up").state, Outcome::Ok);
-        assert_eq!(of("auto", "absent").state, Outcome::Warning);
-        assert_eq!(of("nvidia-mps", "absent").state, Outcome::Problem);
+        assert_eq!(of("none", "off").state, CheckOutcome::Ok);
+        assert_eq!(of("auto", "up").state, CheckOutcome::Ok);
+        assert_eq!(of("auto", "absent").state, CheckOutcome::Warning);
+        assert_eq!(of("nvidia-mps", "absent").state, CheckOutcome::Problem);
         assert_eq!(of("auto", "up").text, "auto: t");
         assert_eq!(
             said(&json!({ "mode": "auto", "state": "up" })).text,
@@ -97,8 +97,11 @@ mod tests {
                 .contains("--underlay=auto")
         );
         assert_eq!(possible(Ok(Mode::None), not()).text, "none");
-        assert_eq!(possible(Ok(Mode::NvidiaMps), not()).state, Outcome::Problem);
-        assert_eq!(possible(Ok(Mode::Auto), not()).state, Outcome::Ok);
+        assert_eq!(
+            possible(Ok(Mode::NvidiaMps), not()).state,
+            CheckOutcome::Problem
+        );
+        assert_eq!(possible(Ok(Mode::Auto), not()).state, CheckOutcome::Ok);
         assert_eq!(
             possible(
                 Err(UnderlayError::Mode {
@@ -108,7 +111,7 @@ mod tests {
                 not()
             )
             .state,
-            Outcome::Problem
+            CheckOutcome::Problem
         );
     }
 }

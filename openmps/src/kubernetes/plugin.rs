@@ -34,7 +34,7 @@ pub struct Arguments {
     config: Option<PathBuf>,
     /// On which GPU of several a container's share is put
     #[arg(long, value_enum, default_value = "binpack")]
-    placement: Place,
+    placement: PodPlacement,
     /// Answer with CDI devices instead of variables and mounts, and write them down here; for kubelets
     /// from 1.28 on
     #[arg(long, value_name = "DIR", num_args = 0..=1, default_missing_value = "/var/run/cdi")]
@@ -86,7 +86,7 @@ enum Word {
 }
 
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
-enum Place {
+enum PodPlacement {
     /// On the fullest that has room
     Binpack,
     /// On the emptiest
@@ -124,8 +124,8 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let settings = Settings {
         mode,
         placement: match arguments.placement {
-            Place::Binpack => Placement::Binpack,
-            Place::Spread => Placement::Spread,
+            PodPlacement::Binpack => Placement::Binpack,
+            PodPlacement::Spread => Placement::Spread,
         },
         strategy: arguments
             .cdi

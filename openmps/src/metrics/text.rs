@@ -40,7 +40,7 @@ impl Format {
 
 /// What the value of a metric does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum MetricKind {
     Gauge,
     /// Its samples have `_total` behind its name.
     Counter,
@@ -131,7 +131,7 @@ pub fn page(view: &View, hostname: &str, format: Format) -> String {
     };
     page.metric(
         "openmps_build",
-        Kind::Info,
+        MetricKind::Info,
         "Which OpenMPS this is",
         |page| {
             page.sample(
@@ -215,7 +215,7 @@ pub fn page(view: &View, hostname: &str, format: Format) -> String {
         ),
     ];
     for (name, help, value) in gauges {
-        page.metric(name, Kind::Gauge, help, |page| {
+        page.metric(name, MetricKind::Gauge, help, |page| {
             for (labels, device) in &devices {
                 page.sample(name, labels, value(device));
             }
@@ -223,7 +223,7 @@ pub fn page(view: &View, hostname: &str, format: Format) -> String {
     }
     page.metric(
         "openmps_device_clients",
-        Kind::Gauge,
+        MetricKind::Gauge,
         "Clients that have the device",
         |page| {
             for (at, (labels, _)) in devices.iter().enumerate() {
@@ -259,7 +259,7 @@ pub fn page(view: &View, hostname: &str, format: Format) -> String {
         ),
     ];
     for (name, help, value) in gauges {
-        page.metric(name, Kind::Gauge, help, |page| {
+        page.metric(name, MetricKind::Gauge, help, |page| {
             for (labels, client) in &clients {
                 page.sample(name, labels, value(client));
             }
@@ -285,14 +285,20 @@ struct Page {
 
 impl Page {
     /// A metric, whose samples `samples` writes.
-    fn metric(&mut self, name: &str, kind: Kind, help: &str, samples: impl FnOnce(&mut Self)) {
+    fn metric(
+        &mut self,
+        name: &str,
+        kind: MetricKind,
+        help: &str,
+        samples: impl FnOnce(&mut Self),
+    ) {
         // In the older format what is told of is the samples' name.
         let (name, kind) = match (kind, self.format) {
-            (Kind::Info, Format::OpenMetrics) => (name.to_owned(), "info"),
-            (Kind::Info, Format::Prometheus) => (format!("{name}_info"), "gauge"),
-            (Kind::Gauge, _) => (name.to_owned(), "gauge"),
-            (Kind::Counter, Format::OpenMetrics) => (name.to_owned(), "counter"),
-            (Kind::Counter, Format::Prometheus) => (format!("{name}_total"), "counter"),
+            (MetricKind::Info, Format::OpenMetrics) => (name.to_owned(), "info"),
+            (MetricKind::Info, Format::Prometheus) => (format!("{name}_info"), "gauge"),
+            (MetricKind::Gauge, _) => (name.to_owned(), "gauge"),
+            (MetricKind::Counter, Format::OpenMetrics) => (name.to_owned(), "counter"),
+            (MetricKind::Counter, Format::Prometheus) => (format!("{name}_total"), "counter"),
         };
         // Writing to a text does not fail.
         let _ = writeln!(self.text, "# HELP {name} {help}.");
@@ -307,7 +313,7 @@ impl Page {
         accounts: impl Iterator<Item = (&'a Vec<(&'static str, String)>, &'a DeviceAccount)>,
     ) {
         let name = format!("{prefix}_{name}");
-        self.metric(&name, Kind::Counter, help, |page| {
+        self.metric(&name, MetricKind::Counter, help, |page| {
             let sample = format!("{name}_total");
             for (labels, account) in accounts {
                 for &(label, value, read) in samples {

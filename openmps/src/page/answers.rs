@@ -101,7 +101,7 @@ impl Answers {
                 (Method::Post, "/api/change") => self.change(question),
                 (Method::Post, "/api/timeline") => self.record(question),
                 (Method::Get, "/api/change") => Err(only("POST")),
-                (Method::Get, path) => self.look(question, path),
+                (Method::Get, path) => self.answer_get(question, path),
                 (Method::Post | Method::Other, _) => Err(only("GET")),
             }
         });
@@ -113,7 +113,7 @@ impl Answers {
         }
     }
 
-    fn look(&self, question: &Question, path: &str) -> Result<Answer, Answer> {
+    fn answer_get(&self, question: &Question, path: &str) -> Result<Answer, Answer> {
         if let Some((_, content_type, text)) = FILES.iter().find(|(there, ..)| *there == path) {
             return Ok(Answer::ok(content_type, *text));
         }

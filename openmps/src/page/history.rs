@@ -133,7 +133,7 @@ struct Series {
 }
 
 impl Series {
-    fn take(&mut self, second: u64, sample: Sample) {
+    fn add_sample(&mut self, second: u64, sample: Sample) {
         self.seconds.push(second, sample, SECONDS);
         let minute = second / 60;
         if self.minutes.end <= minute {
@@ -208,7 +208,7 @@ impl History {
         for device in devices {
             if self.devices.len() < DEVICES || self.devices.contains_key(&device.device) {
                 let series = self.devices.entry(device.device).or_default();
-                series.take(second, sample(&device.rates, device.memory_used));
+                series.add_sample(second, sample(&device.rates, device.memory_used));
             }
             for client in &device.clients {
                 self.take_client((device.device, client.session), client);
@@ -301,7 +301,7 @@ impl History {
         let fresh = || OfClient::new(client.pid, &client.program, &client.user);
         let of_client = self.clients.entry(key).or_insert_with(fresh);
         let sample = sample(&client.rates, client.memory);
-        of_client.series.take(second, sample);
+        of_client.series.add_sample(second, sample);
     }
 
     /// The devices' plots: each device with those of its clients that had most of it.

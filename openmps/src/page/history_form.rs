@@ -65,7 +65,7 @@ pub fn place(minute: u64) -> u64 {
 pub fn block(records: &[Record]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(BLOCK);
     for record in records.iter().take(IN_MINUTE) {
-        put(record, &mut bytes);
+        encode(record, &mut bytes);
     }
     bytes.resize(BLOCK, 0);
     bytes
@@ -89,7 +89,7 @@ pub fn records(file: &[u8], now: u64) -> Vec<Record> {
     found
 }
 
-fn put(record: &Record, bytes: &mut Vec<u8>) {
+fn encode(record: &Record, bytes: &mut Vec<u8>) {
     let begin = bytes.len();
     let nobody = Client {
         session: 0,
@@ -123,22 +123,22 @@ fn put_name(name: &str, room: usize, bytes: &mut Vec<u8>) {
 fn get(bytes: &[u8]) -> Option<Record> {
     let mut rest = Fields(bytes);
     let record = Record {
-        minute: u64::from_le_bytes(rest.take()?),
+        minute: u64::from_le_bytes(rest.next_bytes()?),
         client: None,
         device: 0,
         sample: [0.0; 4],
     };
-    let session = u64::from_le_bytes(rest.take()?);
-    let device = u32::from_le_bytes(rest.take()?);
-    let pid = i32::from_le_bytes(rest.take()?);
+    let session = u64::from_le_bytes(rest.next_bytes()?);
+    let device = u32::from_le_bytes(rest.next_bytes()?);
+    let pid = i32::from_le_bytes(rest.next_bytes()?);
     let mut sample = [0.0; 4];
     for value in &mut sample {
-        *value = f32::from_le_bytes(rest.take()?);
+        *value = f32::from_le_bytes(rest.next_bytes()?);
     }
-    let program = name(&rest.take::<PROGRAM>()?)?;
-    let user = name(&rest.take::<USER>()?)?;
-    let is_client = u32::from_le_bytes(rest.take()?);
-    let sum = u32::from_le_bytes(rest.take()?);
+    let program = name(&rest.next_bytes::<PROGRAM>()?)?;
+    let user = name(&rest.next_bytes::<USER>()?)?;
+    let is_client = u32::from_le_bytes(rest.next_bytes()?);
+    let sum = u32::from_le_bytes(rest.next_bytes()?);
     let is_whole = sum == sum_of(&bytes[..RECORD - 4]) && is_client <= 1;
     // A part of a time may be above 1 by rounding; of a device it is the sum over clients.
     let is_sane = sample
@@ -160,7 +160,7 @@ fn get(bytes: &[u8]) -> Option<Record> {
 struct Fields<'a>(&'a [u8]);
 
 impl Fields<'_> {
-    fn take<const BYTES: usize>(&mut self) -> Option<[u8; BYTES]> {
+    fn next_bytes<const BYTES: usize>(&mut self) -> Option<[u8; BYTES]> {
         let (first, rest) = self.0.split_first_chunk()?;
         self.0 = rest;
         Some(*first)

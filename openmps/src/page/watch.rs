@@ -56,13 +56,13 @@ struct Seen {
 #[derive(Debug)]
 pub struct Watch {
     hostname: String,
-    store: Mutex<Kept>,
+    store: Mutex<HistoryStorage>,
     seen: RwLock<Seen>,
 }
 
 /// Where the history is kept.
 #[derive(Debug)]
-enum Kept {
+enum HistoryStorage {
     /// In memory only.
     Here,
     /// In this file, once the daemon has been there.
@@ -76,10 +76,10 @@ impl Watch {
     pub fn new(hostname: String, history: Option<PathBuf>) -> Self {
         let watch = Self {
             hostname,
-            store: Mutex::new(history.map_or(Kept::Here, Kept::Soon)),
+            store: Mutex::new(history.map_or(HistoryStorage::Here, HistoryStorage::Soon)),
             seen: RwLock::default(),
         };
-        watch.look(0, Err("the daemon has not been asked yet"));
+        watch.add_usage(0, Err("the daemon has not been asked yet"));
         watch
     }
 
@@ -121,8 +121,8 @@ impl Watch {
             match looked {
                 Ok(view) => {
                     was_there = true;
-                    self.keep(second / 60);
-                    self.look(second, Ok(usage::between(earlier.as_ref(), &view).devices));
+                    self.store_minute(second / 60);
+                    self.add_usage(second, Ok(usage::between(earlier.as_ref(), &view).devices));
                     earlier = Some(view);
                 }
                 Err(_)
@@ -133,7 +133,7 @@ impl Watch {
                     return;
                 }
                 Err(error) => {
-                    self.look(second, Err(&format!("{error:#}")));
+                    self.add_usage(second, Err(&format!("{error:#}")));
                     // What a daemon has counted that comes back says nothing of the time between.
                     earlier = None;
                 }
@@ -146,38 +146,38 @@ impl Watch {
     }
 
     /// It is this minute: those before it are written into the file, which is read first.
-    fn keep(&self, minute: u64) {
+    fn store_minute(&self, minute: u64) {
         let mut kept = self.store.lock();
         match &mut *kept {
-            Kept::Here => {}
-            Kept::Soon(path) => match Store::open(path, minute) {
+            HistoryStorage::Here => {}
+            HistoryStorage::Soon(path) => match Store::open(path, minute) {
                 Ok((store, records)) => {
                     self.seen.write().history.restore(minute * 60, records);
-                    *kept = Kept::InFile(store, minute);
+                    *kept = HistoryStorage::InFile(store, minute);
                 }
                 Err(error) => {
                     eprintln!("openmps page: the history is kept in memory only: {error:#}");
-                    *kept = Kept::Here;
+                    *kept = HistoryStorage::Here;
                 }
             },
-            Kept::InFile(store, since) if *since < minute => {
+            HistoryStorage::InFile(store, since) if *since < minute => {
                 let records = self.seen.read().history.minute(*since);
                 store.write(*since, &records);
                 *since = minute;
             }
-            Kept::InFile(..) => {}
+            HistoryStorage::InFile(..) => {}
         }
     }
 
     /// The process ends: writes what there is of the last minute.
     pub fn save_last_minute(&self) {
-        if let Kept::InFile(store, since) = &mut *self.store.lock() {
+        if let HistoryStorage::InFile(store, since) = &mut *self.store.lock() {
             let records = self.seen.read().history.minute(*since);
             store.write(*since, &records);
         }
     }
 
-    fn look(&self, second: u64, looked: Result<Vec<DeviceUsage>, &str>) {
+    fn add_usage(&self, second: u64, looked: Result<Vec<DeviceUsage>, &str>) {
         let (devices, error) = match looked {
             Ok(devices) => (devices, None),
             Err(error) => (Vec::new(), Some(error)),
@@ -289,7 +289,7 @@ mod tests {
             client.rates.kernels = session as f64;
             device.clients.push(client);
         }
-        watch.look(1, Ok(vec![device]));
+        watch.add_usage(1, Ok(vec![device]));
         let shown = now(&watch);
         assert_eq!(shown["error"], Value::Null);
         assert_eq!(shown["left_out"], 100);
@@ -298,7 +298,7 @@ mod tests {
         assert_eq!(clients[0]["session"], 599);
         assert_eq!(watch.devices()[0].clients.len(), 600);
         assert!(watch.history_of(0, 3, Span::Minutes).is_some());
-        watch.look(2, Err("gone"));
+        watch.add_usage(2, Err("gone"));
         assert_eq!(now(&watch)["error"], "gone");
     }
 
@@ -320,14 +320,14 @@ mod tests {
         let minute = 29_000_000;
         let watch = Watch::new("h".into(), Some(path.clone()));
         for second in minute * 60..(minute + 1) * 60 + 5 {
-            watch.keep(second / 60);
-            watch.look(second, Ok(usage()));
+            watch.store_minute(second / 60);
+            watch.add_usage(second, Ok(usage()));
         }
         watch.save_last_minute();
         drop(watch);
         let watch = Watch::new("h".into(), Some(path));
-        watch.keep(minute + 3);
-        watch.look((minute + 3) * 60, Ok(usage()));
+        watch.store_minute(minute + 3);
+        watch.add_usage((minute + 3) * 60, Ok(usage()));
         let day = watch.history_of(0, 3, Span::Day).unwrap();
         let kernels = day["kernels"].as_array().unwrap();
         let end = &kernels[kernels.len() - 5..];

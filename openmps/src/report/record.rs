@@ -111,7 +111,7 @@ impl Recorded {
         self.samples.iter().map(of_it).sum()
     }
 
-    fn take(&mut self, usage: &Usage, is_first: bool) {
+    fn add_usage(&mut self, usage: &Usage, is_first: bool) {
         let begin = self.seconds();
         let now = begin + usage.seconds;
         let mut sample = Sample {
@@ -237,7 +237,7 @@ fn keep_looking(
     clients: &AtomicUsize,
 ) -> Recorded {
     let mut recorded = Recorded::default();
-    recorded.take(&usage::between(None, &first), true);
+    recorded.add_usage(&usage::between(None, &first), true);
     let mut earlier = first;
     let mut is_last = false;
     while !is_last {
@@ -252,7 +252,7 @@ fn keep_looking(
         is_last = stop.load(Ordering::Relaxed);
         match ask(WITHIN) {
             Ok(view) => {
-                recorded.take(&usage::between(Some(&earlier), &view), false);
+                recorded.add_usage(&usage::between(Some(&earlier), &view), false);
                 clients.store(recorded.clients.len(), Ordering::Relaxed);
                 earlier = view;
             }
@@ -304,9 +304,9 @@ mod tests {
     #[test]
     fn what_clients_had_before_is_not_theirs_here() {
         let mut recorded = Recorded::default();
-        recorded.take(&usage(0.0, &[(1, 0.0, 100)]), true);
-        recorded.take(&usage(1.0, &[(1, 0.25, 130), (2, 0.5, 7)]), false);
-        recorded.take(&usage(1.0, &[(2, 0.5, 9)]), false);
+        recorded.add_usage(&usage(0.0, &[(1, 0.0, 100)]), true);
+        recorded.add_usage(&usage(1.0, &[(1, 0.25, 130), (2, 0.5, 7)]), false);
+        recorded.add_usage(&usage(1.0, &[(2, 0.5, 9)]), false);
         assert_eq!(recorded.seconds(), 2.0);
         assert_eq!(recorded.worked(0), 1.25);
         let [one, two] = [1, 2].map(|session| &recorded.clients[&(0, session)]);
@@ -320,7 +320,7 @@ mod tests {
     fn long_runs_take_no_more_memory_and_lose_nothing() {
         let mut recorded = Recorded::default();
         for _ in 0..SAMPLES * 5 {
-            recorded.take(&usage(0.5, &[(1, 0.5, 1)]), false);
+            recorded.add_usage(&usage(0.5, &[(1, 0.5, 1)]), false);
         }
         assert!(recorded.samples.len() <= SAMPLES);
         assert_eq!(recorded.seconds(), SAMPLES as f64 * 2.5);
@@ -328,7 +328,7 @@ mod tests {
         let many: Vec<_> = (0..CLIENTS as u64 + 5)
             .map(|session| (session, 0.0, 0))
             .collect();
-        recorded.take(&usage(0.5, &many), false);
+        recorded.add_usage(&usage(0.5, &many), false);
         assert_eq!(recorded.clients.len(), CLIENTS);
         assert_eq!(recorded.left_out, 5);
     }

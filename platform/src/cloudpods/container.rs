@@ -114,14 +114,14 @@ pub fn container(
 #[cfg(test)]
 mod tests {
     use super::super::list::{Shape, virtual_devices};
-    use super::super::plan::Shared;
+    use super::super::plan::SharedDevice;
     use super::*;
     use crate::gpus::{Gpu, Slice};
 
     #[test]
     fn a_container_has_one_part_of_each_device() {
-        let shared: Vec<Shared> = [("GPU-a", "06"), ("GPU-b", "07")]
-            .map(|(uuid, device)| Shared {
+        let shared: Vec<SharedDevice> = [("GPU-a", "06"), ("GPU-b", "07")]
+            .map(|(uuid, device)| SharedDevice {
                 gpu: Gpu {
                     uuid: uuid.into(),
                     pci: format!("00:{device}.0").parse().unwrap(),

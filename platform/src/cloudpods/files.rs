@@ -159,7 +159,7 @@ impl HostConf {
     ///
     /// # Errors
     /// When there should be one and it cannot be read, or it makes no sense.
-    pub fn entries(&self) -> Result<Vec<Entry>, BadFile> {
+    pub fn entries(&self) -> Result<Vec<SharedDeviceLine>, BadFile> {
         let Some((path, line)) = &self.device_file else {
             return Ok(Vec::new());
         };
@@ -182,7 +182,7 @@ impl HostConf {
 
 /// A device that is to be shared.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Entry {
+pub struct SharedDeviceLine {
     /// The file.
     pub file: PathBuf,
     /// The line of its path.
@@ -215,7 +215,7 @@ fn directory(file: &File, node: &Node, key: &str, example: &str) -> Result<PathB
 ///
 /// # Errors
 /// When the file makes no sense.
-pub fn device_entries(file: &File) -> Result<Vec<Entry>, BadFile> {
+pub fn device_entries(file: &File) -> Result<Vec<SharedDeviceLine>, BadFile> {
     const EXAMPLE: &str = "{path: /dev/dri/renderD128, type: NVIDIA_MPS, virtual_number: 4}";
     let root = file.map(&file.root, "the file")?;
     if let (Some((key, node)), None) = (root.first(), get(root, "devices")) {
@@ -228,7 +228,7 @@ pub fn device_entries(file: &File) -> Result<Vec<Entry>, BadFile> {
     let Some(devices) = get(root, "devices") else {
         return Ok(Vec::new());
     };
-    let mut entries: Vec<Entry> = Vec::new();
+    let mut entries: Vec<SharedDeviceLine> = Vec::new();
     let mut others = Vec::new();
     for item in file.list(devices, "devices")? {
         let fields = match &item.value {
@@ -275,7 +275,7 @@ pub fn device_entries(file: &File) -> Result<Vec<Entry>, BadFile> {
         let path_node = field("path")?;
         let path = directory(file, path_node, "path", "/dev/dri/renderD128")?;
         let parts = count(file, field("virtual_number")?, "virtual_number")?;
-        entries.push(Entry {
+        entries.push(SharedDeviceLine {
             file: file.path().to_owned(),
             line: path_node.line,
             path,
@@ -305,7 +305,7 @@ mod tests {
         HostConf::of(&File::parse(Path::new("host.conf"), text)?)
     }
 
-    fn devices(text: &str) -> Result<Vec<Entry>, BadFile> {
+    fn devices(text: &str) -> Result<Vec<SharedDeviceLine>, BadFile> {
         device_entries(&File::parse(Path::new("devices.yml"), text)?)
     }
 

@@ -8,7 +8,7 @@ use std::path::Path;
 use serde::Serialize;
 
 use super::bus;
-use super::plan::Shared;
+use super::plan::SharedDevice;
 
 /// Whose form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,7 +65,7 @@ pub struct VirtualDevice {
 /// The virtual devices of what is shared. `root` is `/` but in tests.
 #[must_use]
 pub fn virtual_devices(
-    shared: &[Shared],
+    shared: &[SharedDevice],
     shape: Shape,
     host: &str,
     root: &Path,
@@ -187,8 +187,8 @@ mod tests {
     use super::*;
     use crate::gpus::{Gpu, MIB, Slice};
 
-    fn p40() -> Vec<Shared> {
-        vec![Shared {
+    fn p40() -> Vec<SharedDevice> {
+        vec![SharedDevice {
             gpu: Gpu {
                 uuid: "GPU-76aef7ff-372d-2432-b4b4-beca4d8d3400".into(),
                 name: "Tesla P40".into(),

@@ -5,13 +5,13 @@
 use std::path::Path;
 
 use super::bus::{self, NoNode};
-use super::files::{Entry, HostConf};
+use super::files::{HostConf, SharedDeviceLine};
 use crate::gpus::{Gpu, Slice};
 use crate::yaml::BadFile;
 
 /// A device that is shared.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Shared {
+pub struct SharedDevice {
     /// The device.
     pub gpu: Gpu,
     /// Into how many parts it is divided.
@@ -24,7 +24,7 @@ pub struct Shared {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
     /// At least one.
-    pub shared: Vec<Shared>,
+    pub shared: Vec<SharedDevice>,
 }
 
 impl Plan {
@@ -34,14 +34,14 @@ impl Plan {
     /// When an entry names no device of the machine, or a device cannot be divided so.
     pub fn new(
         conf: &HostConf,
-        entries: &[Entry],
+        entries: &[SharedDeviceLine],
         gpus: &[Gpu],
         root: &Path,
     ) -> Result<Self, BadFile> {
         if gpus.is_empty() {
             return Err(conf.no_gpu("its driver knows none"));
         }
-        let mut shared: Vec<Shared> = Vec::new();
+        let mut shared: Vec<SharedDevice> = Vec::new();
         for entry in entries {
             let gpu = named_by(entry, gpus, root)?;
             let bad = |what: String, mend: &str| BadFile {
@@ -60,12 +60,17 @@ impl Plan {
                     "keep one entry for each device",
                 ));
             }
-            shared.push(Shared::of(gpu, entry.parts, "virtual_number", bad)?);
+            shared.push(SharedDevice::of(gpu, entry.parts, "virtual_number", bad)?);
         }
         if entries.is_empty() {
             for gpu in gpus {
                 let bad = |what: String, mend: &str| conf.bad(what, mend);
-                shared.push(Shared::of(gpu, conf.replicas, "cuda_mps_replicas", bad)?);
+                shared.push(SharedDevice::of(
+                    gpu,
+                    conf.replicas,
+                    "cuda_mps_replicas",
+                    bad,
+                )?);
             }
         }
         Ok(Self { shared })
@@ -90,7 +95,7 @@ impl Plan {
     }
 }
 
-impl Shared {
+impl SharedDevice {
     /// A device in so many parts; `key` is what said so, and `bad` makes an error of its place.
     fn of(
         gpu: &Gpu,
@@ -117,7 +122,11 @@ impl Shared {
 }
 
 /// The device that an entry means.
-fn named_by<'a>(entry: &Entry, gpus: &'a [Gpu], root: &Path) -> Result<&'a Gpu, BadFile> {
+fn named_by<'a>(
+    entry: &SharedDeviceLine,
+    gpus: &'a [Gpu],
+    root: &Path,
+) -> Result<&'a Gpu, BadFile> {
     let path = entry.path.display();
     let bad = |what: String, mend: String| BadFile {
         file: entry.file.clone(),
@@ -178,8 +187,8 @@ mod tests {
         }
     }
 
-    fn entry(path: &str, parts: u32) -> Entry {
-        Entry {
+    fn entry(path: &str, parts: u32) -> SharedDeviceLine {
+        SharedDeviceLine {
             file: "devices.yml".into(),
             line: 2,
             path: path.into(),
@@ -213,7 +222,7 @@ mod tests {
 
     #[test]
     fn one_percentage_is_for_all_devices() {
-        let shared = |index, parts| Shared {
+        let shared = |index, parts| SharedDevice {
             gpu: gpu(index, index),
             parts,
             slice: Slice::of(23040, parts).unwrap(),

@@ -121,7 +121,7 @@ pub enum PluginError {
 
 /// What all resources have together.
 #[derive(Debug)]
-struct Shared<N> {
+struct PluginShared<N> {
     settings: Arc<Settings>,
     gpus: Vec<Gpu>,
     /// NUMA nodes of the GPUs.
@@ -132,7 +132,7 @@ struct Shared<N> {
     given: Mutex<AssignedShares>,
 }
 
-impl<N: Node> Shared<N> {
+impl<N: Node> PluginShared<N> {
     /// Does something with the allocations, where waiting holds up nobody.
     async fn with<T: Send + 'static>(
         self: &Arc<Self>,
@@ -213,7 +213,7 @@ async fn serve<N: Node>(
     }
     let prefix = prefix(settings.mode.word());
     let allocations = Allocations::open(node.clone(), &settings.state, &prefix)?;
-    let shared = Arc::new(Shared {
+    let shared = Arc::new(PluginShared {
         numa: gpus.iter().map(numa).collect(),
         gpus,
         resources,
@@ -275,7 +275,7 @@ fn numa(gpu: &Gpu) -> Option<i64> {
 
 /// Tells the kubelet when the daemon stops answering, and when it answers again.
 async fn watch_health<N: Node>(
-    shared: Arc<Shared<N>>,
+    shared: Arc<PluginShared<N>>,
     node: N,
     healthy: watch::Sender<bool>,
 ) -> Result<(), PluginError> {
@@ -331,7 +331,7 @@ fn same(now: &[Gpu], before: &[Gpu]) -> bool {
 }
 
 /// Forgets allocations that no pod has any more.
-async fn watch_pods<N: Node>(shared: Arc<Shared<N>>) -> Result<(), PluginError> {
+async fn watch_pods<N: Node>(shared: Arc<PluginShared<N>>) -> Result<(), PluginError> {
     loop {
         tokio::time::sleep(SWEEP).await;
         // A kubelet that does not say is one that is being started.
@@ -407,7 +407,7 @@ fn identity(path: &Path) -> Option<(u64, u64, i64, i64)> {
 /// Offers a resource: serves its socket and makes it known, again after each start of the kubelet,
 /// which removes all sockets of its folder.
 async fn offer<N: Node>(
-    shared: Arc<Shared<N>>,
+    shared: Arc<PluginShared<N>>,
     number: usize,
     health: watch::Receiver<bool>,
 ) -> Result<(), PluginError> {
@@ -472,7 +472,7 @@ async fn offer<N: Node>(
     }
 }
 
-impl<N> Shared<N> {
+impl<N> PluginShared<N> {
     /// Whether containers' starts matter: where two resources come together.
     fn pre_start(&self) -> bool {
         self.resources.len() > 1

@@ -51,7 +51,7 @@ pub enum Mode {
 
 /// What the devices of a resource are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum DeviceKind {
     /// A unit of memory each.
     Memory(MemoryUnit),
     /// An equal part of a GPU each.
@@ -82,7 +82,7 @@ pub struct Resource {
     /// The file name of the plugin's socket.
     pub socket: String,
     /// What its devices are.
-    pub kind: Kind,
+    pub kind: DeviceKind,
     /// Its devices.
     pub devices: Vec<OfferedDevice>,
     by_id: BTreeMap<String, usize>,
@@ -191,7 +191,7 @@ impl Mode {
         }
         match self {
             Self::Aliyun { unit } => {
-                let kind = Kind::Memory(*unit);
+                let kind = DeviceKind::Memory(*unit);
                 let devices = memory_devices(gpus, *unit)?;
                 Ok(vec![Resource::new(
                     ALIYUN_MEMORY,
@@ -205,7 +205,7 @@ impl Mode {
                 for gpu in gpus {
                     slice(gpu, replicas)?;
                 }
-                let kind = Kind::Replica {
+                let kind = DeviceKind::Replica {
                     replicas,
                     only_one: sharing.only_one,
                 };
@@ -231,13 +231,13 @@ impl Mode {
                     Resource::new(
                         OPENMPS_MEMORY,
                         "openmps-gpu-memory.sock",
-                        Kind::Memory(*unit),
+                        DeviceKind::Memory(*unit),
                         memory,
                     )?,
                     Resource::new(
                         OPENMPS_SHARE,
                         "openmps-gpu-share.sock",
-                        Kind::Share,
+                        DeviceKind::Share,
                         shares.collect(),
                     )?,
                 ])
@@ -289,7 +289,7 @@ impl Resource {
     fn new(
         name: &str,
         socket: &str,
-        kind: Kind,
+        kind: DeviceKind,
         devices: Vec<OfferedDevice>,
     ) -> Result<Self, ResourceError> {
         // Each has its id, its health and the lengths of both.
@@ -344,8 +344,10 @@ impl Resource {
         let units = ids.len();
         let gpus_of = |of_gpu: &BTreeMap<usize, u32>| of_gpu.keys().copied().collect();
         match self.kind {
-            Kind::Memory(unit) if of_gpu.len() > 1 => Err(ResourceError::Scattered { units, unit }),
-            Kind::Memory(unit) => Ok(Grant {
+            DeviceKind::Memory(unit) if of_gpu.len() > 1 => {
+                Err(ResourceError::Scattered { units, unit })
+            }
+            DeviceKind::Memory(unit) => Ok(Grant {
                 gpus: gpus_of(&of_gpu),
                 mib: of_gpu
                     .iter()
@@ -354,8 +356,10 @@ impl Resource {
                 percentage: None,
                 units,
             }),
-            Kind::Replica { only_one: true, .. } if units > 1 => Err(ResourceError::OnlyOne(units)),
-            Kind::Replica { replicas, .. } => {
+            DeviceKind::Replica { only_one: true, .. } if units > 1 => {
+                Err(ResourceError::OnlyOne(units))
+            }
+            DeviceKind::Replica { replicas, .. } => {
                 let mut mib = BTreeMap::new();
                 let mut percentage = 0;
                 for (&gpu, &count) in &of_gpu {
@@ -373,7 +377,7 @@ impl Resource {
                     units,
                 })
             }
-            Kind::Share => Ok(Grant {
+            DeviceKind::Share => Ok(Grant {
                 percentage: Some(u32::try_from(units).unwrap_or(100).min(100)),
                 units,
                 ..Grant::default()
@@ -402,7 +406,7 @@ impl Resource {
         while chosen.len() < count {
             let missing = count - chosen.len();
             // A replica each time, so that several are of several GPUs; of memory, all at once.
-            let at_once = if matches!(self.kind, Kind::Replica { .. }) {
+            let at_once = if matches!(self.kind, DeviceKind::Replica { .. }) {
                 1
             } else {
                 missing

@@ -54,7 +54,7 @@ pub struct At {
 
 /// What a record came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum RecordOutcome {
     /// A record without a reply, and its error if it had one.
     Posted(Result<(), CUresult>),
     /// A call: its status, and the fields of its reply (none when it failed).
@@ -70,7 +70,7 @@ pub enum Outcome {
 
 /// A record that could not be handed to a method.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refused {
+pub enum RefusedRecord {
     /// The record is damaged: its sender is to be disconnected.
     Malformed(Malformed),
     /// This build does not know the operation: answered with CUDA_ERROR_NOT_SUPPORTED.
@@ -79,14 +79,14 @@ pub enum Refused {
 
 macro_rules! run {
     (post $handler:ident $method:ident $request:ident $header:ident $slots:ident $data:ident $reply:ident) => {
-        Outcome::Posted($handler.$method(&read::<$request>($slots)?, $data))
+        RecordOutcome::Posted($handler.$method(&read::<$request>($slots)?, $data))
     };
     (create $($rest:tt)*) => {
         run!(post $($rest)*)
     };
     (stream $handler:ident $method:ident $request:ident $header:ident $slots:ident $data:ident $reply:ident) => {{
         let at = At { stream: $header.channel, sequence: $header.sequence };
-        Outcome::Posted($handler.$method(at, &read::<$request>($slots)?, $data))
+        RecordOutcome::Posted($handler.$method(at, &read::<$request>($slots)?, $data))
     }};
     (call $handler:ident $method:ident $request:ident $header:ident $slots:ident $data:ident $reply:ident) => {{
         let request = read::<$request>($slots)?;
@@ -95,15 +95,15 @@ macro_rules! run {
             Ok(fields) => {
                 let count = count_of(&fields);
                 fields.write(&mut slots[..count]);
-                Outcome::Replied { status: CUresult::SUCCESS, slots, count }
+                RecordOutcome::Replied { status: CUresult::SUCCESS, slots, count }
             }
-            Err(status) => Outcome::Replied { status, slots, count: 0 },
+            Err(status) => RecordOutcome::Replied { status, slots, count: 0 },
         }
     }};
 }
 
-fn read<R: Fields>(slots: &[u64]) -> Result<R, Refused> {
-    R::read(slots).map_err(Refused::Malformed)
+fn read<R: Fields>(slots: &[u64]) -> Result<R, RefusedRecord> {
+    R::read(slots).map_err(RefusedRecord::Malformed)
 }
 
 fn count_of<R: Fields>(_: &R) -> usize {
@@ -132,8 +132,8 @@ macro_rules! dispatcher {
             slots: &[u64],
             data: &[u8],
             reply: &mut Vec<u8>,
-        ) -> Result<Outcome, Refused> {
-            let opcode = Opcode::from_number(header.opcode).ok_or(Refused::Unknown(header.opcode))?;
+        ) -> Result<RecordOutcome, RefusedRecord> {
+            let opcode = Opcode::from_number(header.opcode).ok_or(RefusedRecord::Unknown(header.opcode))?;
             Ok(match opcode {
                 $($(Opcode::$request => run!($class handler $method $request header slots data reply),)*)*
             })

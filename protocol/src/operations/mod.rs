@@ -22,7 +22,7 @@ mod dispatch;
 mod hold;
 mod rows;
 
-pub use dispatch::{At, Operations, Outcome, Refused, dispatch};
+pub use dispatch::{At, Operations, RecordOutcome, RefusedRecord, dispatch};
 pub use hold::HoldReason;
 
 use crate::for_each_operation;

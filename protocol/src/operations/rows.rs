@@ -56,11 +56,11 @@ macro_rules! for_each_operation {
                 call 86 1 event_open(EventOpen { token: [u64; 4] }) -> EventOpenReply { event: u32 };
                 /// Forgets a shared event once all work posted before has finished.
                 post 87 1 event_forget(EventForget { event: u32 }) -> NoReply {};
-                /// Says the number of a shared event's last record and how far it has come; if `record` is 1, for a new record.
+                /// Says the number of a shared event's last record and how far it is; if `record` is 1, for a new record.
                 call 88 1 event_mark(EventMark { event: u32, record: u32 }) -> EventMarkReply { recorded: u64, completed: u64 };
                 /// A record of a shared event, whose number event_mark gave, in its place in a stream.
                 stream 89 1 event_pass(EventPass { event: u32, number: u64 }) -> NoReply {};
-                /// Makes the stream's later work wait until a shared event has come as far as a record.
+                /// Makes the stream's later work wait until a shared event has reached a record.
                 stream 90 1 event_await(EventAwait { event: u32, number: u64 }) -> NoReply {};
                 /// Reserves addresses in the window of a device.
                 call 91 1 address_reserve(AddressReserve { device: u32, bytes: u64, align: u64 }) -> AddressReserveReply { address: u64 };

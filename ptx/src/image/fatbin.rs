@@ -81,7 +81,7 @@ pub enum Reach {
 
 /// One entry of a fatbin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Entry<'a> {
+pub struct FatbinEntry<'a> {
     /// What it holds.
     pub kind: EntryKind,
     /// Architecture number: 90 for `sm_90`.
@@ -96,7 +96,7 @@ pub struct Entry<'a> {
     expanded: u64,
 }
 
-impl<'a> Entry<'a> {
+impl<'a> FatbinEntry<'a> {
     /// On which devices its PTX runs.
     #[must_use]
     pub fn reach(&self) -> Reach {
@@ -173,7 +173,7 @@ pub fn entries(image: &[u8]) -> Entries<'_> {
 }
 
 impl<'a> Iterator for Entries<'a> {
-    type Item = Result<Entry<'a>, Damage>;
+    type Item = Result<FatbinEntry<'a>, Damage>;
 
     fn next(&mut self) -> Option<Self::Item> {
         let entry = self.advance().transpose();
@@ -188,7 +188,7 @@ impl<'a> Iterator for Entries<'a> {
 }
 
 impl<'a> Entries<'a> {
-    fn advance(&mut self) -> Result<Option<Entry<'a>>, Damage> {
+    fn advance(&mut self) -> Result<Option<FatbinEntry<'a>>, Damage> {
         while self.container.is_empty() {
             if !self.rest.starts_with(&FATBIN_MAGIC.to_le_bytes()) {
                 return Ok(None);
@@ -244,7 +244,7 @@ fn container(image: &[u8]) -> Result<(&[u8], &[u8]), Damage> {
 }
 
 /// The first entry of a container, and what follows it.
-fn entry(bytes: &[u8]) -> Result<(Entry<'_>, &[u8]), Damage> {
+fn entry(bytes: &[u8]) -> Result<(FatbinEntry<'_>, &[u8]), Damage> {
     let size = |at| u32_at(bytes, at).map(|size| usize::try_from(size).unwrap_or(usize::MAX));
     let header_size = size(4)?;
     if header_size < ENTRY_HEADER {
@@ -267,7 +267,7 @@ fn entry(bytes: &[u8]) -> Result<(Entry<'_>, &[u8]), Damage> {
         .then(|| header.get(name_at..)?.get(..name_size))
         .flatten()
         .and_then(|name| std::str::from_utf8(name).ok());
-    let entry = Entry {
+    let entry = FatbinEntry {
         kind: match u16_at(header, 0)? {
             1 => EntryKind::Ptx,
             2 => EntryKind::Elf,

@@ -17,7 +17,7 @@ use thiserror::Error;
 
 use crate::error::{Error as ParseError, ErrorKind};
 use crate::parser::header;
-use fatbin::{Damage, Entry, EntryKind, Reach};
+use fatbin::{Damage, EntryKind, FatbinEntry, Reach};
 
 /// First word of the structure that holds a pointer to a fatbin.
 pub const WRAPPER_MAGIC: u32 = 0x4662_43b1;
@@ -238,7 +238,7 @@ fn from_fatbin<'a>(
     newest: u32,
     limits: &Limits,
 ) -> Result<PtxText<'a>, ImageError> {
-    let mut best: Option<Entry<'a>> = None;
+    let mut best: Option<FatbinEntry<'a>> = None;
     let (mut text, mut code) = (Vec::new(), Vec::new());
     for entry in fatbin::entries(image) {
         let entry = entry?;

@@ -13,7 +13,7 @@ use crate::lexer::Token;
 
 /// A body being read.
 #[derive(Debug)]
-pub(super) struct Body<'p, 'src> {
+pub(super) struct BodyParser<'p, 'src> {
     pub(super) parser: &'p mut Parser<'src>,
     pub(super) function: Function<'src>,
     pub(super) scopes: Scopes<'src>,
@@ -25,7 +25,7 @@ pub(super) struct Body<'p, 'src> {
     index: usize,
 }
 
-impl<'p, 'src> Body<'p, 'src> {
+impl<'p, 'src> BodyParser<'p, 'src> {
     /// Reads a body, from its brace on, and completes the function with it.
     pub(super) fn read(
         parser: &'p mut Parser<'src>,

@@ -3,7 +3,7 @@
 //! Called by the parser for module-level functions, and by `body` for prototypes of indirect calls. Must not know
 //! instructions: what stands between the braces is `body`'s.
 
-use super::body::Body;
+use super::body::BodyParser;
 use super::declaration::type_named;
 use super::scope::{NamedItem, Scopes};
 use super::{Parser, VARIABLE};
@@ -69,7 +69,7 @@ impl<'src> Parser<'src> {
         function.body = Some(Vec::new());
         // Declared before its body is read, so that it can call itself; the body follows.
         let index = self.declare_function(function.clone())?;
-        self.module.functions[index] = Body::read(self, function, scopes, index)?;
+        self.module.functions[index] = BodyParser::read(self, function, scopes, index)?;
         Ok(())
     }
 

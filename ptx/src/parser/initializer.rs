@@ -4,7 +4,7 @@
 
 use super::declaration::Specifier;
 use super::expression::Constant;
-use super::{Parser, Pending, RELOCATION};
+use super::{Parser, PendingReference, RELOCATION};
 use crate::ast::{Relocation, Symbol, Type, Variable};
 use crate::error::{Error, ErrorKind, shorten};
 use crate::lexer::Token;
@@ -13,7 +13,7 @@ use crate::lexer::Token;
 const UNRESOLVED: Symbol = Symbol::Module(usize::MAX);
 
 /// An initializer being read.
-struct Target<'a, 'src> {
+struct InitializerTarget<'a, 'src> {
     variable: &'a mut Variable<'src>,
     specifier: &'a Specifier,
     /// Whose variable it is, and its index there.
@@ -45,7 +45,7 @@ impl<'src> Parser<'src> {
         local: &dyn Fn(&str) -> Option<Symbol>,
     ) -> Result<(), Error> {
         let place = (function, index);
-        let mut target = Target {
+        let mut target = InitializerTarget {
             variable,
             specifier,
             place,
@@ -86,7 +86,11 @@ impl<'src> Parser<'src> {
     }
 
     /// `{a, b, {c, d}}` at dimension `level`; a vector's elements are one dimension more.
-    fn aggregate(&mut self, target: &mut Target<'_, 'src>, level: usize) -> Result<(), Error> {
+    fn aggregate(
+        &mut self,
+        target: &mut InitializerTarget<'_, 'src>,
+        level: usize,
+    ) -> Result<(), Error> {
         let start = target.position;
         self.advance();
         while self.token != Token::BraceClose {
@@ -118,7 +122,7 @@ impl<'src> Parser<'src> {
         self.expect(Token::BraceClose, "'}'")
     }
 
-    fn element(&mut self, target: &mut Target<'_, 'src>) -> Result<(), Error> {
+    fn element(&mut self, target: &mut InitializerTarget<'_, 'src>) -> Result<(), Error> {
         let line = self.line;
         if let Token::Word(word) = self.token
             && word != "WARP_SZ"
@@ -174,7 +178,7 @@ impl<'src> Parser<'src> {
 
     fn address(
         &mut self,
-        target: &mut Target<'_, 'src>,
+        target: &mut InitializerTarget<'_, 'src>,
         value: &SymbolValue<'src>,
     ) -> Result<(), Error> {
         if target.specifier.element.size() != 8 {
@@ -191,7 +195,7 @@ impl<'src> Parser<'src> {
     /// `0xFF00(name)`: one byte of an address, in an array of bytes. They come in order.
     fn masked(
         &mut self,
-        target: &mut Target<'_, 'src>,
+        target: &mut InitializerTarget<'_, 'src>,
         mask: u64,
         value: &SymbolValue<'src>,
     ) -> Result<(), Error> {
@@ -213,14 +217,14 @@ impl<'src> Parser<'src> {
 
     fn relocate(
         &mut self,
-        target: &mut Target<'_, 'src>,
+        target: &mut InitializerTarget<'_, 'src>,
         value: &SymbolValue<'src>,
     ) -> Result<(), Error> {
         self.pay(RELOCATION)?;
         let symbol = (target.local)(value.name).or_else(|| self.global(value.name));
         let relocations = &mut target.variable.init.relocations;
         if symbol.is_none() {
-            self.pending.push(Pending {
+            self.pending.push(PendingReference {
                 function: target.place.0,
                 variable: target.place.1,
                 relocation: relocations.len(),
@@ -238,7 +242,12 @@ impl<'src> Parser<'src> {
     }
 
     /// Writes one element. Zeroes are not written until something follows them.
-    fn put(&mut self, target: &mut Target<'_, 'src>, size: u64, bytes: &[u8]) -> Result<(), Error> {
+    fn put(
+        &mut self,
+        target: &mut InitializerTarget<'_, 'src>,
+        size: u64,
+        bytes: &[u8],
+    ) -> Result<(), Error> {
         let known = target.variable.init.bytes.len() as u64;
         if bytes.iter().any(|&byte| byte != 0) {
             let padding = target.position.saturating_sub(known);

@@ -85,7 +85,7 @@ enum Global {
 
 /// An initializer's reference to a name that was not declared yet.
 #[derive(Debug)]
-struct Pending<'src> {
+struct PendingReference<'src> {
     /// The function whose variable it is; `None` for a module variable.
     function: Option<usize>,
     variable: usize,
@@ -105,7 +105,7 @@ struct Parser<'src> {
     text: &'src str,
     module: Module<'src>,
     globals: HashMap<&'src str, Global>,
-    pending: Vec<Pending<'src>>,
+    pending: Vec<PendingReference<'src>>,
     /// `.alias` directives: alias, aliasee, line.
     aliases: Vec<(usize, &'src str, u32)>,
     registers_left: u64,
@@ -120,7 +120,7 @@ const VARIABLE: u64 = NAME + 2 * size_of::<Variable<'_>>() as u64;
 /// What a function costs without all that it has.
 const FUNCTION: u64 = 2 * NAME + 2 * size_of::<Function<'_>>() as u64;
 /// What an address in an initializer costs.
-const RELOCATION: u64 = 2 * (size_of::<Relocation>() + size_of::<Pending<'_>>()) as u64;
+const RELOCATION: u64 = 2 * (size_of::<Relocation>() + size_of::<PendingReference<'_>>()) as u64;
 
 impl<'src> Parser<'src> {
     fn new(source: &'src str, budget: Budget<'src>) -> Self {
@@ -257,7 +257,7 @@ impl<'src> Parser<'src> {
         })
     }
 
-    fn relocation(&mut self, pending: &Pending<'_>) -> Option<&mut Relocation> {
+    fn relocation(&mut self, pending: &PendingReference<'_>) -> Option<&mut Relocation> {
         let variables = match pending.function {
             Some(function) => &mut self.module.functions.get_mut(function)?.variables,
             None => &mut self.module.variables,

@@ -3,7 +3,7 @@
 //! Called for each instruction. Must not know what the instruction does with them.
 
 use super::NAME;
-use super::body::Body;
+use super::body::BodyParser;
 use super::expression::Constant;
 use super::scope::NamedItem;
 use crate::ast::{Address, Base, Operand, Register};
@@ -74,7 +74,7 @@ fn is_special(name: &str) -> bool {
         || SPECIAL_ARRAYS.iter().any(|array| numbered(array))
 }
 
-impl<'src> Body<'_, 'src> {
+impl<'src> BodyParser<'_, 'src> {
     pub(super) fn operand(&mut self, opcode: &str) -> Result<Operand<'src>, Error> {
         match self.parser.token {
             Token::BracketOpen => self.memory(),

@@ -1,4 +1,4 @@
-//! What a client may have of each device: its own limits, those of its groups, and what it is told of devices for it.
+//! What a client may have of each device: its own limits, those of its groups, and what it is shown of devices for it.
 //!
 //! Called by admission before a client's session is made. Must not know memory, rings or sessions.
 
@@ -23,7 +23,7 @@ use crate::session::observer::Cancellation;
 pub(super) struct Limits {
     pub(super) share: Share,
     pub(super) memory: Vec<u64>,
-    /// The part of each device's multiprocessors that the client is told of, in percent.
+    /// The part of each device's multiprocessors that the client is shown, in percent.
     pub(super) visible_percentages: Vec<f32>,
     /// Of each device, whether it has been reserved for the client and those with it.
     pub(super) reserved: Vec<bool>,
@@ -138,7 +138,7 @@ impl GroupMembership {
     }
 }
 
-/// What the client is told of the devices.
+/// What the client is shown of the devices.
 pub(super) fn facts_for_client(
     engine: &dyn Engine,
     windows: &[Window],
@@ -193,7 +193,7 @@ fn set_attribute(device: &mut DeviceFacts, place: u32, value: u32) {
     attributes[place] = value.cast_signed();
 }
 
-/// Of each device's multiprocessors, how many a client was told of, and how many there are.
+/// Of each device's multiprocessors, how many a client was shown, and how many there are.
 pub(super) fn multiprocessor_counts(
     devices: &[DeviceFacts],
     told: &[DeviceFacts],

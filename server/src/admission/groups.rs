@@ -135,13 +135,13 @@ pub struct Groups(Arc<GroupTable>);
 
 #[derive(Debug, Default)]
 struct GroupTable {
-    known: Mutex<Known>,
+    known: Mutex<KnownGroups>,
     /// Somebody's turn is over.
     turned: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct Known {
+struct KnownGroups {
     groups: HashMap<u32, Arc<Group>>,
     /// Places of what is still to be done for a group.
     turns: HashMap<u32, BTreeSet<u64>>,
@@ -159,7 +159,7 @@ pub struct SettingTurn {
 }
 
 impl SettingTurn {
-    fn new(shared: &Arc<GroupTable>, known: &mut Known, number: u32) -> Self {
+    fn new(shared: &Arc<GroupTable>, known: &mut KnownGroups, number: u32) -> Self {
         let place = known.next;
         known.next += 1;
         known.turns.entry(number).or_default().insert(place);

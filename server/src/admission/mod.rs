@@ -26,10 +26,10 @@ use crate::ipc::events::SharedEvents;
 use crate::ipc::exports::{ExportRegistry, User, UserExports};
 use crate::log::ClientLog;
 use crate::memory::address_account::{AddressAccount, InitialWindows};
-use crate::memory::client_memory::{Allowance, Memory};
+use crate::memory::client_memory::{Allowance, ClientMemory};
 use crate::memory::file_receiver::FileReceiver;
 use crate::memory::host_budget::HostMemoryBudget;
-use crate::memory::registered_files::Files;
+use crate::memory::registered_files::RegisteredFiles;
 use crate::memory::server_budget::ServerMemoryBudget;
 use crate::memory::virtual_memory::VirtualMemory;
 use crate::session::observer::{Cancellation, ClientObserver, ServerChannels};
@@ -84,9 +84,9 @@ pub struct ServerResources {
 
 /// Memory that an engine works with and that stays mapped as long as somebody has this.
 #[derive(Debug)]
-struct Mapped(#[expect(dead_code, reason = "kept for its drop")] Arc<Mapping>);
+struct MappingOwner(#[expect(dead_code, reason = "kept for its drop")] Arc<Mapping>);
 
-impl Owner for Mapped {}
+impl Owner for MappingOwner {}
 
 fn region(mapping: &Arc<Mapping>) -> Region {
     Region {
@@ -94,7 +94,7 @@ fn region(mapping: &Arc<Mapping>) -> Region {
             base: mapping.base(),
             bytes: mapping.len() as u64,
         },
-        owner: Arc::new(Mapped(mapping.clone())),
+        owner: Arc::new(MappingOwner(mapping.clone())),
     }
 }
 
@@ -213,7 +213,7 @@ pub fn admit(
         most: window.bytes,
     };
     let pinned_of_all = host.host_memory.client();
-    let account = Memory::new(
+    let account = ClientMemory::new(
         &allowances,
         pinned_allowance,
         membership.group,
@@ -250,7 +250,7 @@ pub fn admit(
             ),
             addresses: AddressAccount::default(),
             server_memory: held,
-            files: Files::new(
+            files: RegisteredFiles::new(
                 (connection.clone(), host.files.clone()),
                 pinned.clone(),
                 memory.host,

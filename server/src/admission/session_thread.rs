@@ -120,7 +120,7 @@ impl Sessions {
         self.host.events.push(ServerEvent::Attached(packet.session));
 
         // Whatever happens, a client that waits is told that nothing comes any more.
-        let _close = CloseOnEnd(admitted.session.observer.publisher.clone(), cancellation);
+        let _close = CloseOnEnd(admitted.session.publisher(), cancellation);
         admitted.session.serve(&mut admitted.consumer, cancellation)
     }
 }

@@ -12,7 +12,7 @@ use protocol::operations::{
     ArrayCreate, ArrayCreateReply, ArrayDestroy, TextureCreate, TextureCreateReply, TextureDestroy,
 };
 
-use crate::memory::client_memory::Memory;
+use crate::memory::client_memory::ClientMemory;
 
 /// Arrays that a client may have.
 const MAX_ARRAYS: usize = 1 << 14;
@@ -46,7 +46,7 @@ impl Arrays {
         &mut self,
         request: &ArrayCreate,
         device: u32,
-        memory: &mut Memory,
+        memory: &mut ClientMemory,
         client: &mut dyn Client,
         reply: &mut Vec<u8>,
     ) -> Result<ArrayCreateReply, CUresult> {
@@ -112,7 +112,7 @@ impl Arrays {
     }
 
     /// Forgets the objects of a context that the engine has destroyed with it.
-    pub fn forget_context(&mut self, context: u32, memory: &mut Memory) {
+    pub fn forget_context(&mut self, context: u32, memory: &mut ClientMemory) {
         self.textures.retain(|(of, ..)| *of != context);
         self.arrays.retain(|_, charge| {
             if charge.context == context {
@@ -125,7 +125,7 @@ impl Arrays {
 
 impl ArrayCharge {
     /// Destroys the array that no work uses any more, and gives back what it took of the quota.
-    pub fn destroy(self, array: u64, memory: &mut Memory, client: &mut dyn Client) {
+    pub fn destroy(self, array: u64, memory: &mut ClientMemory, client: &mut dyn Client) {
         let _ = client.array_destroy(&ArrayDestroy { array }, &[]);
         memory.uncharge(self.device, self.bytes);
     }

@@ -11,7 +11,7 @@ use protocol::operations::{ModuleLoad, ModuleLoadReply};
 
 use crate::code::images::{EngineVariables, Images, Needed};
 use crate::memory::backing::ClientBacking;
-use crate::memory::client_memory::{Memory, MemoryKind};
+use crate::memory::client_memory::{ClientMemory, MemoryKind};
 use crate::session::observer::{ClientObserver, VariableMemory};
 
 /// Modules that a client may have.
@@ -39,7 +39,7 @@ pub struct Loader<'a> {
     /// The client's images.
     pub images: &'a mut Images,
     /// Its blocks and quotas.
-    pub memory: &'a mut Memory,
+    pub memory: &'a mut ClientMemory,
     /// The engine's client, as the backing of its memory.
     pub backing: ClientBacking<'a>,
     /// Through which the engine asks for the variables' memory.
@@ -118,7 +118,7 @@ impl Modules {
     /// Forgets a module that the engine has unloaded. Returns the blocks of its variables, which are to be
     /// released.
     #[must_use]
-    pub fn remove(&mut self, module: u64, memory: &mut Memory) -> Vec<u64> {
+    pub fn remove(&mut self, module: u64, memory: &mut ClientMemory) -> Vec<u64> {
         let Some(module) = self.modules.remove(&module) else {
             return Vec::new();
         };
@@ -128,7 +128,7 @@ impl Modules {
 
     /// Forgets the modules of a context that ended. The engine ended them with it, and the memory that it
     /// was given for them goes with the context's.
-    pub fn forget_context(&mut self, context: u32, memory: &mut Memory) {
+    pub fn forget_context(&mut self, context: u32, memory: &mut ClientMemory) {
         self.modules.retain(|_, module| {
             if module.context == context {
                 memory.uncharge(module.in_engine.device, module.in_engine.bytes);

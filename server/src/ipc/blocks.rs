@@ -12,7 +12,7 @@ use engine::{Client, Window};
 use protocol::operations::MemImportReply;
 
 use crate::ipc::exports::{Export, ExportedObject, Import, SharedBlock, Token, UserExports};
-use crate::memory::client_memory::{Block, Memory};
+use crate::memory::client_memory::{ClientMemory, MemoryBlock};
 use crate::session::observer::ClientObserver;
 
 /// Blocks of others that a client may have open; more are refused, so that it cannot fill the server.
@@ -25,7 +25,7 @@ pub struct SharedBlocks {
     /// Blocks of this client that others may open, by address.
     exports: HashMap<u64, ExportedBlock>,
     /// Blocks that this client has freed and others still use.
-    lingering: Vec<(Block, Arc<SharedBlock>)>,
+    lingering: Vec<(MemoryBlock, Arc<SharedBlock>)>,
     /// Blocks of others that this client has open, by address.
     imports: BTreeMap<u64, OpenImport>,
 }
@@ -65,7 +65,7 @@ impl SharedBlocks {
     pub fn export(
         &mut self,
         (address, bytes): (u64, u64),
-        memory: &Memory,
+        memory: &ClientMemory,
         client: &mut dyn Client,
         owner: &Arc<ClientObserver>,
     ) -> Result<Token, CUresult> {
@@ -162,7 +162,7 @@ impl SharedBlocks {
 
     /// Keeps a block that this client has freed, if others use it; else gives it back.
     #[must_use]
-    pub fn keep_if_used(&mut self, block: Block) -> Option<Block> {
+    pub fn keep_if_used(&mut self, block: MemoryBlock) -> Option<MemoryBlock> {
         let Some(ExportedBlock {
             export,
             block: shared,
@@ -179,7 +179,7 @@ impl SharedBlocks {
     }
 
     /// Takes the blocks out that this client has freed and that others do not use any more.
-    pub fn remove_unused(&mut self) -> Vec<Block> {
+    pub fn remove_unused(&mut self) -> Vec<MemoryBlock> {
         let unused = self
             .lingering
             .extract_if(.., |(_, shared)| shared.is_unused());
@@ -187,7 +187,7 @@ impl SharedBlocks {
     }
 
     /// Has what others still use of the client's blocks count for its group until they have left it.
-    pub fn pass_to_group(&self, memory: &mut Memory) {
+    pub fn pass_to_group(&self, memory: &mut ClientMemory) {
         for (address, exported) in &self.exports {
             if let Some((device, bytes)) = memory.device_block(*address) {
                 exported

@@ -30,7 +30,7 @@ const ALL_CLIENTS: u64 = 4;
 pub struct Descriptors {
     epoll: OwnedFd,
     most: usize,
-    state: Mutex<State>,
+    state: Mutex<IssuedDescriptors>,
     left: Arc<Mutex<Counts>>,
 }
 
@@ -38,7 +38,7 @@ pub struct Descriptors {
 type Counts = HashMap<(User, u32), u64>;
 
 #[derive(Debug, Default)]
-struct State {
+struct IssuedDescriptors {
     last: u64,
     given: HashMap<u64, IssuedDescriptor>,
     /// How many each session was given.
@@ -74,7 +74,7 @@ impl Drop for OrphanedMemory {
     }
 }
 
-impl State {
+impl IssuedDescriptors {
     fn remove(&mut self, number: u64) -> Option<IssuedDescriptor> {
         let given = self.given.remove(&number)?;
         if let Some(count) = self.counts.get_mut(&given.session) {

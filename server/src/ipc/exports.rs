@@ -303,7 +303,7 @@ impl Returned {
 
 /// An event that several clients record and wait for.
 ///
-/// Each record has a number. The event has come as far as all records up to a number are past.
+/// Each record has a number. The event has reached all records up to a number are past.
 #[derive(Debug, Default)]
 pub struct SharedEvent {
     state: Mutex<EventState>,
@@ -321,7 +321,7 @@ struct EventState {
 }
 
 impl EventState {
-    fn tell(&self, shared: &ClientObserver, slot: u32) {
+    fn signal_importer(&self, shared: &ClientObserver, slot: u32) {
         if shared.progress.complete(shared_event(slot), self.completed) {
             shared.publisher.ring_self();
         }
@@ -360,16 +360,16 @@ impl SharedEvent {
             .retain(|(shared, _)| shared.strong_count() > 0);
         for (shared, slot) in &state.watchers {
             if let Some(shared) = shared.upgrade() {
-                state.tell(&shared, *slot);
+                state.signal_importer(&shared, *slot);
             }
         }
     }
 
-    /// From now on a session is told how far it has come, in a slot.
+    /// From now on a session is told how far it is, in a slot.
     pub fn watch(&self, shared: &Arc<ClientObserver>, slot: u32) {
         let mut state = self.state.lock();
         state.watchers.push((Arc::downgrade(shared), slot));
-        state.tell(shared, slot);
+        state.signal_importer(shared, slot);
     }
 
     /// From now on it is not.

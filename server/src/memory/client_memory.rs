@@ -37,7 +37,7 @@ pub enum MemoryKind {
 
 /// A block that no longer belongs to the client, but whose memory is not free yet.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Block {
+pub struct MemoryBlock {
     place: MemoryKind,
     context: u32,
     start: u64,
@@ -57,7 +57,7 @@ struct Pool {
     most: u64,
 }
 
-impl Block {
+impl MemoryBlock {
     /// What it takes.
     #[must_use]
     pub const fn bytes(&self) -> u64 {
@@ -84,11 +84,11 @@ pub struct Allowance {
 
 /// The memory of one client.
 #[derive(Debug)]
-pub struct Memory {
+pub struct ClientMemory {
     devices: Vec<Pool>,
     host: Pool,
     /// By address.
-    blocks: BTreeMap<u64, Block>,
+    blocks: BTreeMap<u64, MemoryBlock>,
     /// What all of it but page-locked memory counts against too.
     group: Option<Arc<Group>>,
     /// What it may have in its host window, within what all clients may, and what it has of that.
@@ -131,7 +131,7 @@ impl MemoryKind {
     }
 }
 
-impl Memory {
+impl ClientMemory {
     /// The memory of a new client.
     #[must_use]
     pub fn new(
@@ -279,7 +279,7 @@ impl Memory {
         let start = made.inspect_err(|_| self.uncharge_kind(place, bytes))?;
         self.blocks.insert(
             start,
-            Block {
+            MemoryBlock {
                 place,
                 context,
                 start,
@@ -293,7 +293,7 @@ impl Memory {
     /// mapped. They are whole granules.
     ///
     /// # Errors
-    /// As [`Memory::allocate`].
+    /// As [`ClientMemory::allocate`].
     pub fn allocate_addresses(
         &mut self,
         context: u32,
@@ -308,7 +308,7 @@ impl Memory {
         self.charge_kind(place, bytes)?;
         let reserved = self.host.heap.reserve(bytes, align, backing);
         let start = reserved.inspect_err(|_| self.uncharge_kind(place, bytes))?;
-        let block = Block {
+        let block = MemoryBlock {
             place,
             context,
             start,
@@ -324,8 +324,8 @@ impl Memory {
     }
 
     /// Takes a block from the client, by its address: one that counts against a device, or one of
-    /// page-locked memory. Its memory stays as it is until [`Memory::release`].
-    pub fn remove(&mut self, address: u64, on_device: bool) -> Option<Block> {
+    /// page-locked memory. Its memory stays as it is until [`ClientMemory::release`].
+    pub fn remove(&mut self, address: u64, on_device: bool) -> Option<MemoryBlock> {
         let block = self.blocks.get(&address)?;
         if on_device == matches!(block.place, MemoryKind::Host | MemoryKind::BareHost) {
             return None;
@@ -372,7 +372,7 @@ impl Memory {
             .reserve(bytes, align, backing)
     }
 
-    /// Takes addresses back that [`Memory::reserve`] gave.
+    /// Takes addresses back that [`ClientMemory::reserve`] gave.
     pub fn unreserve(&mut self, device: u32, start: u64, bytes: u64) {
         if let Some(heap) = self.heap(MemoryKind::Device(device)) {
             heap.unreserve(start, bytes);
@@ -380,13 +380,13 @@ impl Memory {
     }
 
     /// Takes all blocks of a context from the client.
-    pub fn remove_context(&mut self, context: u32) -> Vec<Block> {
+    pub fn remove_context(&mut self, context: u32) -> Vec<MemoryBlock> {
         let mut removed = Vec::new();
         self.blocks.retain(|_, block| {
             if block.context != context {
                 return true;
             }
-            removed.push(Block { ..*block });
+            removed.push(MemoryBlock { ..*block });
             false
         });
         removed
@@ -403,14 +403,14 @@ impl Memory {
         self.charge_kind(MemoryKind::Device(device), bytes)
     }
 
-    /// Counts bytes of [`Memory::charge`] back.
+    /// Counts bytes of [`ClientMemory::charge`] back.
     pub fn uncharge(&mut self, device: u32, bytes: u64) {
         self.uncharge_kind(MemoryKind::Device(device), bytes);
     }
 
     /// Frees a block's memory, which nothing uses any more. Bare addresses are given back apart, by
-    /// [`Memory::return_addresses`].
-    pub fn release(&mut self, block: &Block, backing: &mut dyn Backing) {
+    /// [`ClientMemory::return_addresses`].
+    pub fn release(&mut self, block: &MemoryBlock, backing: &mut dyn Backing) {
         if block.place != MemoryKind::BareHost
             && let Some(heap) = self.heap(block.place)
         {
@@ -433,7 +433,7 @@ impl Memory {
         Some((left.min(vacant.saturating_add(pool.heap.unused())), total))
     }
 
-    /// Whether [`Memory::trim`] has something to give back.
+    /// Whether [`ClientMemory::trim`] has something to give back.
     #[must_use]
     pub fn has_unused(&self) -> bool {
         self.host.heap.retains() || self.devices.iter().any(|pool| pool.heap.retains())
@@ -448,7 +448,7 @@ impl Memory {
     }
 }
 
-impl Drop for Memory {
+impl Drop for ClientMemory {
     fn drop(&mut self) {
         self.pinned.uncharge(self.pinned_used);
         if let Some(group) = &self.group {

@@ -66,7 +66,7 @@ impl FileReceiver {
     /// Why there is none.
     pub fn receive(&self, client: &Connection) -> Result<OwnedFd, NoFile> {
         let Self::Process(receiver) = self else {
-            return take(client);
+            return receive_checked(client);
         };
         let gone = |_| NoFile::NoReceiver;
         let (answers, theirs) = Connection::pair().map_err(|_| NoFile::NoReceiver)?;
@@ -115,7 +115,7 @@ pub fn receive_files(server: &Connection) {
         looking.fetch_add(1, Ordering::Relaxed);
         let done = Arc::clone(&looking);
         let look = move || {
-            look(Connection::from_fd(client), &Connection::from_fd(answers));
+            receive_one(Connection::from_fd(client), &Connection::from_fd(answers));
             done.fetch_sub(1, Ordering::Relaxed);
         };
         let thread = std::thread::Builder::new().stack_size(STACK);
@@ -126,8 +126,8 @@ pub fn receive_files(server: &Connection) {
 }
 
 /// Takes a client's file and says what it is. What it says may come too late for a server that has lost patience.
-fn look(client: Connection, answers: &Connection) {
-    let file = take(&client);
+fn receive_one(client: Connection, answers: &Connection) {
+    let file = receive_checked(&client);
     // Kept for as long as the file takes, it would hide the server's end from the client.
     drop(client);
     let said = match file {
@@ -146,7 +146,7 @@ fn look(client: Connection, answers: &Connection) {
 }
 
 /// Takes the packet with a file that is the next one in a client's socket.
-fn take(client: &Connection) -> Result<OwnedFd, NoFile> {
+fn receive_checked(client: &Connection) -> Result<OwnedFd, NoFile> {
     match client.try_receive() {
         Ok(Some((packet, fds))) if packet == FILE_PACKET => {
             let [file] = <[OwnedFd; 1]>::try_from(fds).map_err(|_| NoFile::NotSent)?;

@@ -23,7 +23,7 @@ use crate::ipc::exports::{
 };
 use crate::log::ClientLog;
 use crate::memory::backing::ClientBacking;
-use crate::memory::client_memory::Memory;
+use crate::memory::client_memory::ClientMemory;
 use crate::session::observer::ClientObserver;
 
 /// Objects of a kind that a client may have; more are refused, so that it cannot fill the server.
@@ -111,7 +111,7 @@ impl VirtualMemory {
     pub fn reserve(
         &mut self,
         request: &AddressReserve,
-        memory: &mut Memory,
+        memory: &mut ClientMemory,
         mut backing: ClientBacking<'_>,
     ) -> Result<u64, CUresult> {
         let AddressReserve {
@@ -151,7 +151,7 @@ impl VirtualMemory {
     pub fn create(
         &mut self,
         request: &PhysicalCreate,
-        memory: &mut Memory,
+        memory: &mut ClientMemory,
         mut backing: ClientBacking<'_>,
         owner: &Arc<ClientObserver>,
     ) -> Result<(), CUresult> {
@@ -205,7 +205,7 @@ impl VirtualMemory {
     ///
     /// # Errors
     /// CUDA_ERROR_INVALID_VALUE when there is none, or it is mapped.
-    pub fn release(&mut self, handle: u64, memory: &mut Memory) -> Result<(), CUresult> {
+    pub fn release(&mut self, handle: u64, memory: &mut ClientMemory) -> Result<(), CUresult> {
         let mut mappings = self.mappings.values();
         if mappings.any(|mapping| mapping.handle == handle) {
             return Err(INVALID);
@@ -217,7 +217,7 @@ impl VirtualMemory {
     }
 
     /// Counts physical memory back that nobody has any more.
-    pub fn uncharge_returned(&mut self, memory: &mut Memory) {
+    pub fn uncharge_returned(&mut self, memory: &mut ClientMemory) {
         let returned = self.returned.drain();
         if returned.is_empty() {
             return;
@@ -349,7 +349,7 @@ impl VirtualMemory {
     }
 
     /// Takes a mapping away that nothing uses any more.
-    pub fn end_unmap(&mut self, base: u64, client: &mut dyn Client, memory: &mut Memory) {
+    pub fn end_unmap(&mut self, base: u64, client: &mut dyn Client, memory: &mut ClientMemory) {
         if let Some(leaving) = self.unmapping.remove(&base) {
             let Unmapping {
                 bytes,
@@ -364,7 +364,7 @@ impl VirtualMemory {
 
     /// Has what others still use of the client's physical memory count for its group until they have left it, or, if it
     /// has none, for its user.
-    pub fn pass_to_group(&self, memory: &mut Memory, log: &ClientLog) {
+    pub fn pass_to_group(&self, memory: &mut ClientMemory, log: &ClientLog) {
         for physical in self.charged.iter().filter_map(Weak::upgrade) {
             let PhysicalCharge { device, bytes, .. } = physical.charge;
             if let Some(kept) = memory.pass_to_group(device, bytes) {

@@ -8,7 +8,7 @@ use protocol::operations::{Opcode, StreamCreate, TextureDestroy};
 use transport::ring::Record;
 
 use crate::code::arrays::ArrayCharge;
-use crate::memory::client_memory::Block;
+use crate::memory::client_memory::MemoryBlock;
 
 /// How a session came to its end.
 #[derive(Debug)]
@@ -42,7 +42,7 @@ pub enum BlockedWork {
 #[derive(Debug)]
 pub enum DeferredAction {
     /// Free memory.
-    Free(Block),
+    Free(MemoryBlock),
     /// Unload a module.
     Unload(u64),
     /// End an array.

@@ -212,7 +212,7 @@ impl Session {
         }
     }
 
-    /// Does everything whose time has come.
+    /// Does everything that is due.
     fn release(&mut self) -> Result<(), End> {
         self.free_unused_by_others();
         let mut index = 0;

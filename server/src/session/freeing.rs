@@ -9,7 +9,7 @@ use protocol::operations::{ContextDestroy, ModuleUnload};
 use transport::ring::Record;
 
 use crate::memory::backing::ClientBacking;
-use crate::memory::client_memory::Block;
+use crate::memory::client_memory::MemoryBlock;
 use crate::session::{DeferredAction, Session};
 
 impl Session {
@@ -21,7 +21,7 @@ impl Session {
         }
     }
 
-    /// Does an action whose time has come. Gives back a call that is to be carried out again.
+    /// Does an action that is due. Gives back a call that is to be carried out again.
     pub(super) fn do_deferred(&mut self, action: DeferredAction) -> Option<Record> {
         match action {
             DeferredAction::Free(block) => self.free_block(block),
@@ -53,7 +53,7 @@ impl Session {
     }
 
     /// Frees a block that nothing of this client uses any more. If others use it, that waits.
-    fn free_block(&mut self, block: Block) {
+    fn free_block(&mut self, block: MemoryBlock) {
         self.unmap_file(block.start());
         if let Some(block) = self.shared_blocks.keep_if_used(block) {
             self.return_block(&block);
@@ -61,7 +61,7 @@ impl Session {
     }
 
     /// Gives a block back that nobody uses any more.
-    fn return_block(&mut self, block: &Block) {
+    fn return_block(&mut self, block: &MemoryBlock) {
         let mut backing = ClientBacking(&mut *self.client, &self.addresses);
         self.memory.release(block, &mut backing);
     }

@@ -14,7 +14,7 @@ use protocol::device_facts::DeviceFacts;
 use protocol::operations::At;
 use transport::memory::Mapping;
 use transport::ring::{Position, Record};
-use transport::session::Consumer;
+use transport::session::{Consumer, Publisher};
 
 use crate::accounts::ClientAccounts;
 use crate::code::arrays::Arrays;
@@ -24,8 +24,8 @@ use crate::ipc::blocks::SharedBlocks;
 use crate::ipc::events::SharedEvents;
 use crate::log::ClientLog;
 use crate::memory::address_account::AddressAccount;
-use crate::memory::client_memory::Memory;
-use crate::memory::registered_files::Files;
+use crate::memory::client_memory::ClientMemory;
+use crate::memory::registered_files::RegisteredFiles;
 use crate::memory::virtual_memory::VirtualMemory;
 use crate::session::observer::{Cancellation, ClientObserver};
 use crate::session::value_waits::ValueWaits;
@@ -35,6 +35,7 @@ mod counting;
 mod deferred;
 mod dispatch;
 mod event_loop;
+mod file_operations;
 mod freeing;
 mod image_operations;
 mod limit_changes;
@@ -55,35 +56,35 @@ const FREE_BLOCKED: usize = 256 << 10;
 #[derive(Debug)]
 pub struct Session {
     /// First, so that it goes first: nothing of the client's may run when its memory goes.
-    pub(crate) client: Box<dyn Client>,
-    pub(crate) observer: Arc<ClientObserver>,
-    pub(crate) scheduler: StreamScheduler<BlockedWork, DeferredAction>,
-    pub(crate) memory: Memory,
-    pub(crate) images: Images,
-    pub(crate) modules: Modules,
-    pub(crate) shared_blocks: SharedBlocks,
-    pub(crate) shared_events: SharedEvents,
-    pub(crate) virtual_memory: VirtualMemory,
+    client: Box<dyn Client>,
+    observer: Arc<ClientObserver>,
+    scheduler: StreamScheduler<BlockedWork, DeferredAction>,
+    memory: ClientMemory,
+    images: Images,
+    modules: Modules,
+    shared_blocks: SharedBlocks,
+    shared_events: SharedEvents,
+    virtual_memory: VirtualMemory,
     /// Its addresses beside those that it began with.
-    pub(crate) addresses: AddressAccount,
-    pub(crate) files: Files,
-    pub(crate) arrays: Arrays,
-    pub(crate) staging: Arc<Mapping>,
-    pub(crate) devices: Vec<DeviceFacts>,
-    pub(crate) share: Share,
-    pub(crate) partition: Partition,
-    /// Of each device's multiprocessors, how many the client was told of, and how many there are.
-    pub(crate) granted: Vec<(u32, u32)>,
+    addresses: AddressAccount,
+    files: RegisteredFiles,
+    arrays: Arrays,
+    staging: Arc<Mapping>,
+    devices: Vec<DeviceFacts>,
+    share: Share,
+    partition: Partition,
+    /// Of each device's multiprocessors, how many the client was shown, and how many there are.
+    granted: Vec<(u32, u32)>,
     /// The device of each context.
-    pub(crate) contexts: Vec<Option<u32>>,
+    contexts: Vec<Option<u32>>,
     /// Contexts whose end is deferred, as bits.
-    pub(crate) ending_contexts: u32,
-    pub(crate) log: ClientLog,
+    ending_contexts: u32,
+    log: ClientLog,
     /// Functions that the client called and that are not built: each is logged once.
-    pub(crate) missed: BTreeSet<u32>,
-    pub(crate) detached: bool,
+    missed: BTreeSet<u32>,
+    detached: bool,
     /// What broke a rule within an operation.
-    pub(crate) broken: Option<String>,
+    broken: Option<String>,
     /// A record that has to wait, with everything behind it.
     stalled: Option<Record>,
     /// Taken records whose place in the ring is still theirs, in the ring's order.
@@ -92,11 +93,11 @@ pub struct Session {
     /// What of the server's memory is held for records and actions that wait, beyond [`FREE_BLOCKED`].
     waiting: Charge,
     /// Streams that wait for values in memory.
-    pub(crate) value_waits: ValueWaits,
+    value_waits: ValueWaits,
     /// What the client has had.
-    pub(crate) accounts: Arc<ClientAccounts>,
+    accounts: Arc<ClientAccounts>,
     /// Kernels of each run.
-    pub(crate) run_lengths: BTreeMap<u32, u64>,
+    run_lengths: BTreeMap<u32, u64>,
     /// By stream, when the last record was let go that was held back, while somebody wants to know.
     released: BTreeMap<u32, u64>,
     /// Calls that wait for memory; an honest client has no more than it has reply slots.
@@ -112,7 +113,7 @@ pub struct SessionParts {
     /// What the engine's threads share with it.
     pub observer: Arc<ClientObserver>,
     /// What it may have.
-    pub memory: Memory,
+    pub memory: ClientMemory,
     /// The staging memory.
     pub staging: Arc<Mapping>,
     /// Its devices.
@@ -130,12 +131,12 @@ pub struct SessionParts {
     /// What may be held for it of the server's memory.
     pub server_memory: Arc<Bound>,
     /// Its files.
-    pub files: Files,
+    pub files: RegisteredFiles,
     /// Its part of the devices' time.
     pub share: Share,
     /// Where it may have contexts.
     pub partition: Partition,
-    /// Of each device's multiprocessors, how many the client was told of, and how many there are.
+    /// Of each device's multiprocessors, how many the client was shown, and how many there are.
     pub granted: Vec<(u32, u32)>,
     /// Where it is counted what the client has.
     pub accounts: Arc<ClientAccounts>,
@@ -190,6 +191,11 @@ impl Session {
             retries: 0,
             error_lines: 0,
         }
+    }
+
+    /// What reaches the client though no record is answered.
+    pub(crate) fn publisher(&self) -> Arc<Publisher> {
+        self.observer.publisher.clone()
     }
 
     /// Serves the client until its end.

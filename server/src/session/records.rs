@@ -6,7 +6,8 @@
 use cuda_abi::CUresult;
 use engine::{Observer, clock};
 use protocol::operations::{
-    At, ContextCreate, EventAwait, Opcode, Outcome, Refused, StreamWait, ValueWait, dispatch,
+    At, ContextCreate, EventAwait, Opcode, RecordOutcome, RefusedRecord, StreamWait, ValueWait,
+    dispatch,
 };
 use protocol::wire::Fields;
 use transport::ring::Record;
@@ -103,7 +104,7 @@ impl Session {
             &mut nothing,
         );
         match outcome {
-            Ok(Outcome::Posted(Err(code))) => {
+            Ok(RecordOutcome::Posted(Err(code))) => {
                 self.error_of(record, code);
                 if self.scheduler.not_taken(at, code, &self.observer.progress) {
                     self.observer.completed(at, Err(code));
@@ -166,7 +167,7 @@ impl Session {
     pub(super) fn perform_or_defer(&mut self, record: Record, may_wait: bool) -> Result<(), End> {
         let mut reply = Vec::new();
         let outcome = self.dispatch(&record, &mut reply)?;
-        if let Outcome::Replied { status, .. } = outcome
+        if let RecordOutcome::Replied { status, .. } = outcome
             && status == CUresult::ERROR_OUT_OF_MEMORY
             && self.scheduler.has_deferred()
             && may_wait
@@ -187,7 +188,7 @@ impl Session {
         self.finish(record, outcome, reply)
     }
 
-    fn dispatch(&mut self, record: &Record, reply: &mut Vec<u8>) -> Result<Outcome, End> {
+    fn dispatch(&mut self, record: &Record, reply: &mut Vec<u8>) -> Result<RecordOutcome, End> {
         // It may take long. What tells of a recording does not, and comes so often that streams would be cut short.
         let is_of_recording = |opcode: Opcode| record.header.opcode == opcode as u16;
         if !is_of_recording(Opcode::TraceTake) && !is_of_recording(Opcode::TracePut) {
@@ -200,17 +201,22 @@ impl Session {
         }
     }
 
-    fn finish(&mut self, record: &Record, outcome: Outcome, reply: Vec<u8>) -> Result<(), End> {
+    fn finish(
+        &mut self,
+        record: &Record,
+        outcome: RecordOutcome,
+        reply: Vec<u8>,
+    ) -> Result<(), End> {
         self.reply = reply;
         // The longest went through it and left it empty; an idle client need not keep the room.
         self.reply.shrink_to(REPLY_DATA);
         match outcome {
-            Outcome::Posted(Ok(())) => Ok(()),
-            Outcome::Posted(Err(code)) => {
+            RecordOutcome::Posted(Ok(())) => Ok(()),
+            RecordOutcome::Posted(Err(code)) => {
                 self.error_of(record, code);
                 Ok(())
             }
-            Outcome::Replied {
+            RecordOutcome::Replied {
                 status,
                 slots,
                 count,
@@ -245,9 +251,11 @@ impl Session {
     }
 }
 
-fn why(refused: Refused) -> End {
+fn why(refused: RefusedRecord) -> End {
     match refused {
-        Refused::Malformed(malformed) => End::violation(malformed),
-        Refused::Unknown(opcode) => End::violation(format_args!("operation {opcode} is not known")),
+        RefusedRecord::Malformed(malformed) => End::violation(malformed),
+        RefusedRecord::Unknown(opcode) => {
+            End::violation(format_args!("operation {opcode} is not known"))
+        }
     }
 }

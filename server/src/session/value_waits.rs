@@ -74,7 +74,7 @@ impl ValueWaits {
         self.asked
     }
 
-    /// Ends the contexts of waits whose turn has come, if nothing but these has kept the session from
+    /// Ends the contexts of waits that is due, if nothing but these has kept the session from
     /// reading on for long: `stuck` says that it reads no further and that nothing is under way. A value
     /// that one of the records would write that are not read would never come. (Where a stream's places
     /// are taken, a native program would be held up in its call for ever.)
@@ -100,7 +100,7 @@ impl ValueWaits {
         }
     }
 
-    /// Looks at the values of all waits whose turn has come. Says whether a stream goes on.
+    /// Looks at the values of all waits that is due. Says whether a stream goes on.
     pub fn poll(&mut self, client: &mut dyn Client, observer: &ClientObserver) -> bool {
         let mut released = false;
         self.asked = false;

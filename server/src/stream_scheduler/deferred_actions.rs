@@ -88,7 +88,7 @@ impl<A> DeferredActions<A> {
         }
     }
 
-    /// Takes the next action whose time has come. If none has, `progress` is asked to say when.
+    /// Takes the next action that is due. If none has, `progress` is asked to say when.
     pub(super) fn pop_ready(&mut self, progress: &CompletionTracker) -> Option<A> {
         // Later actions need at least what earlier ones need, so looking at the first is enough.
         loop {

@@ -38,7 +38,7 @@ pub use constraint::{Disposition, OrderingConstraint, QueueEntry, Violation};
 use deferred_actions::DeferredActions;
 
 #[derive(Debug)]
-struct Entry<T> {
+struct BlockedEntry<T> {
     /// What must be complete; those met are taken from the end.
     dependencies: Vec<Dependency>,
     /// Why it has any of its own.
@@ -64,7 +64,7 @@ struct Stream<T> {
     unwaited: bool,
     /// The connection of its context that its kernels go through, if any.
     connection: Option<usize>,
-    blocked: VecDeque<Entry<T>>,
+    blocked: VecDeque<BlockedEntry<T>>,
 }
 
 #[derive(Debug, Default)]
@@ -403,7 +403,8 @@ impl<T, A> StreamScheduler<T, A> {
         item: QueueEntry<T>,
         progress: &CompletionTracker,
     ) {
-        let bytes = bytes + size_of::<Entry<T>>() + dependencies.len() * size_of::<Dependency>();
+        let bytes =
+            bytes + size_of::<BlockedEntry<T>>() + dependencies.len() * size_of::<Dependency>();
         let Some(stream) = self.stream_mut(slot) else {
             return;
         };
@@ -411,7 +412,7 @@ impl<T, A> StreamScheduler<T, A> {
         if first {
             wake_when_met(&dependencies, progress);
         }
-        stream.blocked.push_back(Entry {
+        stream.blocked.push_back(BlockedEntry {
             dependencies,
             why,
             bytes,
@@ -469,8 +470,8 @@ impl<T, A> StreamScheduler<T, A> {
             until: at.sequence - 1,
         }];
         wake_when_met(&dependencies, progress);
-        let bytes = size_of::<Entry<T>>() + size_of::<Dependency>();
-        stream.blocked.push_front(Entry {
+        let bytes = size_of::<BlockedEntry<T>>() + size_of::<Dependency>();
+        stream.blocked.push_front(BlockedEntry {
             dependencies,
             why: None,
             bytes,
@@ -526,7 +527,7 @@ impl<T, A> StreamScheduler<T, A> {
         self.deferred.push_behind_last(action, bytes);
     }
 
-    /// Takes the next deferred action whose time has come. If none has, `progress` is asked to say
+    /// Takes the next deferred action that is due. If none has, `progress` is asked to say
     /// when.
     pub fn pop_ready_action(&mut self, progress: &CompletionTracker) -> Option<A> {
         self.deferred.pop_ready(progress)

@@ -79,14 +79,14 @@ impl<'a> Place<'a> {
                 driver.event_record(self.event, stream)?;
                 driver.stream_wait_event(stream, self.event, 0)?;
             }
-            // SAFETY: the stream lives. That it has work is no error.
+            // SAFETY: the stream is destroyed only when this program ends. That it has work is no error.
             let _ = unsafe { driver.stream_query(stream) };
         }
         Ok(())
     }
 
     fn synchronize(&self) -> Result<(), Code> {
-        // SAFETY: the stream lives.
+        // SAFETY: the stream is destroyed only when this program ends.
         unsafe { self.driver.stream_synchronize(self.stream) }
     }
 }

@@ -419,7 +419,7 @@ fn in_function(what: &str) -> Result<(), Code> {
     }
     in_the_middle(&driver, what)?;
     LEAVE.store(true, Ordering::SeqCst);
-    // SAFETY: the stream lives.
+    // SAFETY: the stream is destroyed only when this program ends.
     unsafe { driver.stream_synchronize(stream) }
 }
 

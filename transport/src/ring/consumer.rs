@@ -71,7 +71,7 @@ impl<A: RingMemory> Consumer<A> {
     pub(crate) fn next_record(&mut self, into: &mut Record) -> Result<Option<Position>, Malformed> {
         let capacity = self.memory.data().len();
         let mut begin = self.taken;
-        if self.produced == begin && !self.look()? {
+        if self.produced == begin && !self.refresh_produced()? {
             return Ok(None);
         }
         let ring = self.memory.data();
@@ -126,7 +126,7 @@ impl<A: RingMemory> Consumer<A> {
     }
 
     /// Looks whether there are more records.
-    fn look(&mut self) -> Result<bool, Malformed> {
+    fn refresh_produced(&mut self) -> Result<bool, Malformed> {
         // [records]: what producers wrote before they moved the cursor is seen after this.
         let produced = self.memory.produced().load(Ordering::Acquire);
         let capacity = self.memory.data().len() as u64;

@@ -277,7 +277,7 @@ impl ClientEnd {
         self.mapping().completions()[stream as usize].load(Ordering::Acquire)
     }
 
-    /// Waits until a stream has come to a place in its order.
+    /// Waits until a stream has reached a place in its order.
     ///
     /// # Errors
     /// When the session is over.

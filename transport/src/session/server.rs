@@ -136,7 +136,7 @@ impl std::fmt::Debug for Publisher {
 }
 
 impl Publisher {
-    /// Says that a stream has come to a place in its order, and wakes whom that concerns. Threads may
+    /// Says that a stream has reached a place in its order, and wakes whom that concerns. Threads may
     /// say so at once, and of an earlier place later: the word only grows. A slot that there is not
     /// has no word, and nobody waits for it.
     #[inline]
@@ -188,7 +188,7 @@ impl Publisher {
 
     /// Says that a context is dead. To be called before the completion of the work that was lost.
     pub fn set_fault(&self, context: u32, code: CUresult) {
-        self.tell(context, |word| {
+        self.change_fault_word(context, |word| {
             word & !u64::from(u32::MAX) | u64::from(code.0)
         });
     }
@@ -196,13 +196,13 @@ impl Publisher {
     /// Says that an operation of a context was refused, which harms nothing but that operation. To be
     /// called before its completion. Of several that the client has not looked at the last counts.
     pub fn set_refused(&self, context: u32, code: CUresult) {
-        self.tell(context, |word| {
+        self.change_fault_word(context, |word| {
             let serial = (word >> 48).wrapping_add(1) & 0xffff;
             serial << 48 | u64::from(code.0 & 0xffff) << 32 | word & u64::from(u32::MAX)
         });
     }
 
-    fn tell(&self, context: u32, change: impl Fn(u64) -> u64) {
+    fn change_fault_word(&self, context: u32, change: impl Fn(u64) -> u64) {
         if let Some(word) = self.mapping.faults().get(context as usize) {
             let mut before = word.load(Ordering::Relaxed);
             while let Err(now) = word.compare_exchange_weak(

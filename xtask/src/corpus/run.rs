@@ -15,7 +15,7 @@ use crate::shell::{end_within, root};
 
 /// How a program ended.
 #[derive(Debug)]
-pub enum Outcome {
+pub enum ProgramOutcome {
     Failed(String),
     NotBuilt(String),
     NotRun,
@@ -68,11 +68,11 @@ impl Runner {
         program: &Program,
         path: &Path,
         recorded: Option<&String>,
-    ) -> (Outcome, Duration) {
+    ) -> (ProgramOutcome, Duration) {
         let start = Instant::now();
         let outcome = match self.try_run(program, path, recorded) {
-            Ok(()) => Outcome::Passed,
-            Err(error) => Outcome::Failed(format!("{error:#}")),
+            Ok(()) => ProgramOutcome::Passed,
+            Err(error) => ProgramOutcome::Failed(format!("{error:#}")),
         };
         (outcome, start.elapsed())
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 /// What a part came to.
 #[derive(Debug)]
-pub(super) struct Outcome {
+pub(super) struct PartOutcome {
     pub(super) name: &'static str,
     pub(super) took: Duration,
     /// What it had of the processors, where the kernel tells.
@@ -21,7 +21,7 @@ pub(super) enum Ending {
     NotRun(String),
 }
 
-impl Outcome {
+impl PartOutcome {
     /// Of one that was not begun.
     pub(super) fn not_run(name: &'static str, why: &str) -> Self {
         Self {
@@ -50,7 +50,7 @@ pub(super) fn minutes(took: Duration) -> String {
 }
 
 /// What each part came to, in the order in which they ended, and how long all took, beside each other as they ran.
-pub(super) fn table(outcomes: &[Outcome], all: Duration) -> String {
+pub(super) fn table(outcomes: &[PartOutcome], all: Duration) -> String {
     let row = |name: &str, took: &str, processors: &str, result: &str| {
         let line = format!("{name:<24} {took:>6} {processors:>10}  {result}");
         line.trim_end().to_owned()

@@ -29,14 +29,14 @@ const END: Duration = Duration::from_secs(20);
 
 /// How a test ended.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Outcome {
+pub(super) enum TestOutcome {
     Passed,
     /// This machine cannot run it, and why.
     Skipped(String),
     Failed(String),
 }
 
-impl Outcome {
+impl TestOutcome {
     fn of(result: &Result<()>) -> Self {
         match result {
             Ok(()) => Self::Passed,
@@ -68,9 +68,9 @@ impl Outcome {
 
 /// Where tests have their folders, one after another. Its path is short, since sockets are in it.
 #[derive(Debug)]
-pub(super) struct Place(PathBuf);
+pub(super) struct TestFolders(PathBuf);
 
-impl Place {
+impl TestFolders {
     pub(super) fn new() -> Result<Self> {
         set_child_subreaper(Some(getpid())).context("to be the reaper of the tests' orphans")?;
         let folder = std::env::temp_dir().join(format!("omps{}", std::process::id()));
@@ -80,7 +80,7 @@ impl Place {
     }
 
     /// Runs a test to its end, or to its limit.
-    pub(super) fn run(&self, name: &str, limit: Duration) -> Result<Outcome> {
+    pub(super) fn run(&self, name: &str, limit: Duration) -> Result<TestOutcome> {
         let _alone = alone();
         let answer = self.0.join("answer");
         let work = self.0.join("w");
@@ -107,10 +107,12 @@ impl Place {
         traces.remove();
         let said = fs::read_to_string(&answer).unwrap_or_default();
         fs::remove_file(&answer).ok();
-        Ok(match (status, Outcome::from_text(&said)) {
-            (None, _) => Outcome::Failed(format!("no end within {} s", limit.as_secs())),
+        Ok(match (status, TestOutcome::from_text(&said)) {
+            (None, _) => TestOutcome::Failed(format!("no end within {} s", limit.as_secs())),
             (Some(_), Some(outcome)) => outcome,
-            (Some(status), None) => Outcome::Failed(format!("it ended without a word: {status}")),
+            (Some(status), None) => {
+                TestOutcome::Failed(format!("it ended without a word: {status}"))
+            }
         })
     }
 }
@@ -144,7 +146,7 @@ fn alone() -> Option<File> {
     Some(file)
 }
 
-impl Drop for Place {
+impl Drop for TestFolders {
     fn drop(&mut self) {
         fs::remove_dir_all(&self.0).ok();
     }
@@ -154,7 +156,7 @@ impl Drop for Place {
 pub(super) fn answer(test: super::Test, answer: &Path) -> Result<()> {
     set_parent_process_death_signal(Some(Signal::KILL)).context("to end with its parent")?;
     let result = test();
-    Ok(fs::write(answer, Outcome::of(&result).to_text())?)
+    Ok(fs::write(answer, TestOutcome::of(&result).to_text())?)
 }
 
 /// Kills all that descends from this process, and gives the names of what it found at first.
@@ -203,19 +205,25 @@ mod tests {
         let skipped = super::super::skip::<()>("no root,\nnone at all");
         let failed: Result<()> = Err(anyhow::anyhow!("inner").context("outer"));
         for (result, outcome) in [
-            (Ok(()), Outcome::Passed),
-            (skipped, Outcome::Skipped("no root,\nnone at all".into())),
-            (failed, Outcome::Failed("outer: inner".into())),
+            (Ok(()), TestOutcome::Passed),
+            (
+                skipped,
+                TestOutcome::Skipped("no root,\nnone at all".into()),
+            ),
+            (failed, TestOutcome::Failed("outer: inner".into())),
         ] {
-            assert_eq!(Outcome::of(&result), outcome);
-            assert_eq!(Outcome::from_text(&outcome.to_text()), Some(outcome));
+            assert_eq!(TestOutcome::of(&result), outcome);
+            assert_eq!(TestOutcome::from_text(&outcome.to_text()), Some(outcome));
         }
-        assert_eq!(Outcome::from_text(""), None);
+        assert_eq!(TestOutcome::from_text(""), None);
     }
 
     #[test]
     fn a_skip_is_one_below_other_words_too() {
         let error = super::super::skip::<()>("no root").context("while it began");
-        assert_eq!(Outcome::of(&error), Outcome::Skipped("no root".into()));
+        assert_eq!(
+            TestOutcome::of(&error),
+            TestOutcome::Skipped("no root".into())
+        );
     }
 }

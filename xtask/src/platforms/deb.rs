@@ -11,7 +11,7 @@ use anyhow::{Context, Result, ensure};
 
 use super::podman::Podman;
 use super::{last_line, memory_program, need, output, said, skip, until, why_skipped};
-use crate::fetch::Kept;
+use crate::fetch::DescribedFolder;
 use crate::package;
 use crate::shell::{root, run};
 
@@ -32,9 +32,9 @@ pub(super) fn usual() -> Duration {
     Duration::from_secs(if debian().is_whole() { 40 } else { 140 })
 }
 
-fn debian() -> Kept {
+fn debian() -> DescribedFolder {
     let name = format!("platforms/{RELEASE}");
-    Kept::new(&name, format!("{RELEASE} {INCLUDE}"))
+    DescribedFolder::new(&name, format!("{RELEASE} {INCLUDE}"))
 }
 
 /// A fresh Debian, fetched once.

@@ -19,7 +19,7 @@ use super::{
     number_before, output, said, skip, start, until, why_skipped,
 };
 use crate::daemon::Daemon;
-use crate::fetch::Kept;
+use crate::fetch::DescribedFolder;
 use crate::images::NBODY;
 use crate::shell::{end_within, root, run, send};
 
@@ -30,7 +30,7 @@ const LIMIT: &str = "180";
 pub(super) fn path() -> Result<OsString> {
     // Which release they are of is for the mirror to say; the script says where they come from.
     let script = include_str!("../../../tests/platforms/newer.sh");
-    let fetched = Kept::new("platforms/newer", script).get(|place| {
+    let fetched = DescribedFolder::new("platforms/newer", script).get(|place| {
         need(&["apt-get", "dpkg-deb"], &["dpkg"])?;
         run(Command::new("timeout")
             .args(["--kill-after=10", LIMIT, "tests/platforms/newer.sh"])

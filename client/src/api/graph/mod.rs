@@ -65,7 +65,7 @@ fn after(nodes: &List<CUgraphNode>, count: usize) -> Result<Vec<From>, CUresult>
 
 /// Writes a list as CUDA does: how many there are if nothing else is asked, else as many as there is
 /// room for, NULL behind them, and how many were written.
-fn tell(list: &ListOut<CUgraphNode>, count: &Out<usize>, nodes: &[u64]) -> Outcome {
+fn write_list(list: &ListOut<CUgraphNode>, count: &Out<usize>, nodes: &[u64]) -> Outcome {
     if list.is_null() {
         return count.set(nodes.len());
     }
@@ -123,7 +123,7 @@ pub(crate) fn cuGraphGetNodes(
         let body = graphs()?.get(graph.bits())?.body();
         body.nodes.values().map(|node| node.handle).collect()
     };
-    tell(&nodes, &num_nodes, &all)
+    write_list(&nodes, &num_nodes, &all)
 }
 
 pub(crate) fn cuGraphGetRootNodes(
@@ -136,10 +136,10 @@ pub(crate) fn cuGraphGetRootNodes(
         let roots = body.nodes.values().filter(|node| node.edges.is_empty());
         roots.map(|node| node.handle).collect()
     };
-    tell(&root_nodes, &num_root_nodes, &roots)
+    write_list(&root_nodes, &num_root_nodes, &roots)
 }
 
-/// Edges as the program is told of them: from, to, and what they mean.
+/// Edges as the program is shown them: from, to, and what they mean.
 #[derive(Default)]
 struct EdgeLists {
     from: Vec<u64>,
@@ -195,10 +195,10 @@ pub(crate) fn cuGraphGetEdges(
     if !from.is_null() {
         told.check_plain()?;
         let room = num_edges.get()?;
-        tell(&from, &num_edges, &told.from)?;
+        write_list(&from, &num_edges, &told.from)?;
         num_edges.set(room)?;
     }
-    tell(&to, &num_edges, &told.to)
+    write_list(&to, &num_edges, &told.to)
 }
 
 pub(crate) fn cuGraphGetEdges_v2(
@@ -215,10 +215,10 @@ pub(crate) fn cuGraphGetEdges_v2(
     if !from.is_null() {
         let room = num_edges.get()?;
         told.tell_data(&edge_data, room)?;
-        tell(&from, &num_edges, &told.from)?;
+        write_list(&from, &num_edges, &told.from)?;
         num_edges.set(room)?;
     }
-    tell(&to, &num_edges, &told.to)
+    write_list(&to, &num_edges, &told.to)
 }
 
 fn neighbours(
@@ -240,7 +240,7 @@ fn neighbours(
         }
     }
     let nodes = if before { &told.from } else { &told.to };
-    tell(list, count, nodes)
+    write_list(list, count, nodes)
 }
 
 pub(crate) fn cuGraphNodeGetDependencies(

@@ -57,7 +57,7 @@ pub(crate) fn cuGraphKernelNodeSetParams_v2(
     set(node, Payload::Kernel(Box::new(kernel)))
 }
 
-/// A kernel node as the program is told of it. The pointers in it are the node's own.
+/// A kernel node as the program is shown it. The pointers in it are the node's own.
 fn described_kernel(kernel: &RecordedLaunch) -> CUDA_KERNEL_NODE_PARAMS {
     let LaunchShape {
         grid,

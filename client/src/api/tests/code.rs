@@ -303,7 +303,7 @@ fn libraries_need_no_context_and_become_modules_in_each() {
     let mut count = 0;
     cuLibraryGetKernelCount(out(&mut count), library).unwrap();
     let mut kernels = [CUkernel::NULL; 3];
-    // SAFETY: room for three.
+    // SAFETY: `kernels` has room for the three that are asked for.
     let list = unsafe { ListOut::new(kernels.as_mut_ptr(), kernels.len()) };
     cuLibraryEnumerateKernels(list, 3, library).unwrap();
     assert_eq!((count, kernels[0], kernels[2]), (2, kernel, CUkernel::NULL));

@@ -2,7 +2,6 @@
 //!
 //! They show that a stream keeps its order and that a full one holds up nobody else.
 
-use std::ffi::c_void;
 use std::sync::PoisonError;
 
 use cuda_abi::types::*;
@@ -184,36 +183,5 @@ fn many_threads_use_their_streams_at_once() {
     threads
         .into_iter()
         .for_each(|thread| thread.join().unwrap());
-    cuCtxDestroy(mine).unwrap();
-}
-
-/// Not a test of anything: says what a launch costs the thread that posts it. Run with
-/// `cargo test -p client --release -- --ignored --nocapture posting`.
-#[test]
-#[ignore = "it measures"]
-fn posting() {
-    let mine = context(0);
-    let module = load("kernel plain 8 8 4\n\0");
-    let plain = function(module, "plain\0");
-    let (mut a, mut b, mut c) = (1_u64, 2_u64, 3_u32);
-    let mut params: [*mut c_void; 3] = [
-        (&raw mut a).cast(),
-        (&raw mut b).cast(),
-        (&raw mut c).cast(),
-    ];
-    let mut times: Vec<f64> = Vec::new();
-    for _ in 0..200 {
-        let begin = std::time::Instant::now();
-        for _ in 0..500 {
-            launch(plain, CUstream::NULL, &mut params).unwrap();
-        }
-        times.push(begin.elapsed().as_nanos() as f64 / 500.0);
-        cuCtxSynchronize().unwrap();
-    }
-    times.sort_by(f64::total_cmp);
-    println!(
-        "a launch: {:.0} ns at best, {:.0} ns in the middle",
-        times[0], times[100]
-    );
     cuCtxDestroy(mine).unwrap();
 }

@@ -114,7 +114,7 @@ impl Jit {
         Ok(jit)
     }
 
-    /// The options as the server is told of them.
+    /// The options as the server is sent them.
     pub(crate) fn options(&self) -> u32 {
         let verbose = if self.verbose { IMAGE_VERBOSE } else { 0 };
         verbose | self.registers << IMAGE_REGISTERS_SHIFT

@@ -11,7 +11,7 @@ use super::{Content, Key};
 const OVERHEAD: usize = 128;
 
 /// The entries.
-pub(super) struct Memory {
+pub(super) struct CachedEntries {
     entries: HashMap<Key, CachedContent>,
     /// What they cost.
     bytes: usize,
@@ -27,7 +27,7 @@ struct CachedContent {
     used: u64,
 }
 
-impl Memory {
+impl CachedEntries {
     pub(super) fn new(limit: usize) -> Self {
         Self {
             entries: HashMap::new(),
@@ -88,7 +88,7 @@ mod tests {
 
     #[test]
     fn the_entries_used_last_are_kept_within_the_limit() {
-        let mut memory = Memory::new(3000);
+        let mut memory = CachedEntries::new(3000);
         for number in 0..3 {
             let (key, content) = entry(number);
             memory.put(&key, &content);
@@ -105,7 +105,7 @@ mod tests {
 
     #[test]
     fn what_is_larger_than_the_limit_takes_no_other_entrys_place() {
-        let mut memory = Memory::new(1500);
+        let mut memory = CachedEntries::new(1500);
         let (key, content) = entry(1);
         memory.put(&key, &content);
         memory.put(&entry(2).0, &[2; 1300].into());

@@ -20,7 +20,7 @@ use super::Return;
 use super::sides::{ArrayPosition, CopySide, Extent, Location};
 use super::wire_form::{End, enqueue};
 use crate::os::signal_mask;
-use crate::stream::Target;
+use crate::stream::StreamTarget;
 
 /// Bytes that travel inside of a record.
 const INLINE: u64 = 16 << 10;
@@ -87,7 +87,7 @@ impl Piece {
     /// Posts the copy of this piece between staging and a side that devices reach.
     fn enqueue(
         &self,
-        target: &Target,
+        target: &StreamTarget,
         side: &CopySide,
         chunk: &Chunk,
         into_staging: bool,
@@ -160,7 +160,7 @@ impl Pieces {
     }
 
     /// Takes a piece, unless all are taken.
-    fn take(&self) -> Option<Piece> {
+    fn next_piece(&self) -> Option<Piece> {
         // Relaxed: the number only says whose a piece is.
         let index = self.next.fetch_add(1, Ordering::Relaxed);
         let z = index / (self.across * self.down);
@@ -216,7 +216,7 @@ const fn piece_of(extent: &Extent, on_hand: usize) -> u64 {
 
 /// A copy that several threads may share.
 struct Copying<'a> {
-    target: &'a Target,
+    target: &'a StreamTarget,
     /// Where the program's side begins.
     program: *mut u8,
     /// The program's side, and that which devices reach.
@@ -232,8 +232,11 @@ struct Copying<'a> {
 unsafe impl Sync for Copying<'_> {}
 
 impl<'a> Copying<'a> {
-    fn new(
-        target: &'a Target,
+    /// # Safety
+    /// Every byte of the extent on the side of `here` lies in memory at `program` that is readable, and writable if it is
+    /// copied to, until this is dropped.
+    unsafe fn new(
+        target: &'a StreamTarget,
         program: *mut u8,
         here: &'a CopySide,
         there: &'a CopySide,
@@ -284,10 +287,10 @@ impl<'a> Copying<'a> {
     /// Copies pieces out of the program's memory, and posts their copies to where they belong. If the
     /// call waits for all in the end (`waits`), it also waits in between, so that few chunks of staging
     /// memory are used again and again.
-    fn give(&self, waits: bool) -> Result<u64, CUresult> {
+    fn copy_to_device(&self, waits: bool) -> Result<u64, CUresult> {
         let connection = self.target.current.connection();
         let mut under_way = VecDeque::new();
-        while let Some(piece) = self.pieces.take() {
+        while let Some(piece) = self.pieces.next_piece() {
             if waits && under_way.len() == AHEAD {
                 // For half of them: both sides have something to do while one wakes the other.
                 if let Some(sequence) = under_way.drain(..AHEAD / 2).next_back() {
@@ -309,11 +312,11 @@ impl<'a> Copying<'a> {
     }
 
     /// Posts copies of pieces into staging memory, and copies them from there to the program's.
-    fn fetch(&self) -> Result<u64, CUresult> {
+    fn copy_from_device(&self) -> Result<u64, CUresult> {
         let connection = self.target.current.connection();
         let mut under_way: VecDeque<(Piece, Chunk, u64)> = VecDeque::new();
         let mut result = Ok(0);
-        while let Some(piece) = self.pieces.take() {
+        while let Some(piece) = self.pieces.next_piece() {
             if under_way.len() == AHEAD
                 && let Some(first) = under_way.pop_front()
             {
@@ -367,7 +370,7 @@ impl<'a> Copying<'a> {
 /// # Safety
 /// As [`super::copy`].
 pub(super) unsafe fn copy_in(
-    target: &Target,
+    target: &StreamTarget,
     to: &CopySide,
     start: *mut u8,
     from: &CopySide,
@@ -386,8 +389,9 @@ pub(super) unsafe fn copy_in(
         return target.enqueue(&Write { to }, &[bytes]).map(drop);
     }
     let waits = when == Return::WhenDone;
-    let copying = Copying::new(target, start, from, to, extent, helpers(extent));
-    let last = copying.share(|copying| copying.give(waits))?;
+    // SAFETY: the caller vouches that the extent from `start` on is readable during this call.
+    let copying = unsafe { Copying::new(target, start, from, to, extent, helpers(extent)) };
+    let last = copying.share(|copying| copying.copy_to_device(waits))?;
     match when {
         Return::WhenDone => target.wait(last),
         Return::Early => Ok(()),
@@ -399,14 +403,15 @@ pub(super) unsafe fn copy_in(
 /// # Safety
 /// As [`super::copy`].
 pub(super) unsafe fn copy_out(
-    target: &Target,
+    target: &StreamTarget,
     start: *mut u8,
     to: &CopySide,
     from: &CopySide,
     extent: &Extent,
 ) -> Result<(), CUresult> {
-    let copying = Copying::new(target, start, to, from, extent, helpers(extent));
-    copying.share(Copying::fetch).map(drop)
+    // SAFETY: the caller vouches that the extent from `start` on is writable during this call.
+    let copying = unsafe { Copying::new(target, start, to, from, extent, helpers(extent)) };
+    copying.share(Copying::copy_from_device).map(drop)
 }
 
 #[cfg(test)]
@@ -427,7 +432,7 @@ mod tests {
                 depth,
             };
             let pieces = Pieces::new(extent, 8);
-            while let Some(piece) = pieces.take() {
+            while let Some(piece) = pieces.next_piece() {
                 assert!(piece.bytes() <= 8 && piece.bytes() > 0);
                 for row in 0..piece.rows {
                     for x in 0..piece.width {
@@ -463,12 +468,18 @@ mod tests {
             ..device
         };
         let here = program(&mut from);
-        let give = Copying::new(&target, from.as_mut_ptr(), &here, &device, &extent, 3);
-        let last = give.share(|copying| copying.give(true)).unwrap();
+        // SAFETY: `from` has the extent's bytes and lives longer.
+        let copying_in =
+            unsafe { Copying::new(&target, from.as_mut_ptr(), &here, &device, &extent, 3) };
+        let last = copying_in
+            .share(|copying| copying.copy_to_device(true))
+            .unwrap();
         target.wait(last).unwrap();
         let here = program(&mut to);
-        let fetch = Copying::new(&target, to.as_mut_ptr(), &here, &device, &extent, 3);
-        fetch.share(Copying::fetch).unwrap();
+        // SAFETY: `to` has the extent's bytes and lives longer.
+        let copying_out =
+            unsafe { Copying::new(&target, to.as_mut_ptr(), &here, &device, &extent, 3) };
+        copying_out.share(Copying::copy_from_device).unwrap();
         assert!(from == to);
         crate::api::cuCtxDestroy(mine).unwrap();
     }
@@ -480,10 +491,12 @@ mod tests {
         let mut memory = vec![0_u8; 1 << 20];
         let side = CopySide::linear(Location::Program(memory.as_mut_ptr()));
         let target = target(CUstream::NULL).unwrap();
-        let copying = Copying::new(&target, memory.as_mut_ptr(), &side, &side, &extent, 3);
+        // SAFETY: `memory` has the extent's bytes and lives longer.
+        let copying =
+            unsafe { Copying::new(&target, memory.as_mut_ptr(), &side, &side, &extent, 3) };
         let wrong = CUresult::ERROR_INVALID_VALUE;
         assert_eq!(copying.share(|_| Err(wrong)), Err(wrong));
-        assert_eq!(copying.pieces.take(), None);
+        assert_eq!(copying.pieces.next_piece(), None);
         crate::api::cuCtxDestroy(mine).unwrap();
     }
 }

@@ -1,4 +1,4 @@
-//! Copies as the server is told of them.
+//! Copies as the server is sent them.
 //!
 //! Owns the translation of sides and extents into requests, which every copy through the server takes. It
 //! follows no pointer.
@@ -8,9 +8,9 @@ use protocol::operations::{ArrayCopy, Copy, Space};
 use transport::session::EncodedRequest;
 
 use super::sides::{ArrayPosition, CopySide, Extent, Location};
-use crate::stream::Target;
+use crate::stream::StreamTarget;
 
-/// One side of a copy as the server is told of it.
+/// One side of a copy as the server is sent it.
 pub(super) struct End {
     pub space: Space,
     pub base: u64,
@@ -42,7 +42,7 @@ impl End {
     }
 }
 
-/// A copy as the server is told of it.
+/// A copy as the server is sent it.
 enum CopyRequest {
     Plain(Copy),
     Array(ArrayCopy),
@@ -91,7 +91,7 @@ impl CopyRequest {
 
 /// Posts a copy of what the server reaches on both sides.
 pub(super) fn enqueue(
-    target: &Target,
+    target: &StreamTarget,
     to: &End,
     from: &End,
     extent: &Extent,

@@ -11,7 +11,7 @@ use protocol::operations::MemFree;
 use super::{Free, Pool, PoolBlock, PoolState, Pools, Settings};
 use crate::memory::ranges::Range;
 use crate::session::connection::Connection;
-use crate::stream::Target;
+use crate::stream::StreamTarget;
 
 /// Blocks begin at multiples of this many bytes.
 const ALIGNMENT: u64 = 512;
@@ -26,7 +26,7 @@ impl Pools {
     /// CUDA_ERROR_OUT_OF_MEMORY
     pub(crate) fn allocate(
         &self,
-        target: &Target,
+        target: &StreamTarget,
         handle: u64,
         bytes: u64,
     ) -> Result<u64, CUresult> {
@@ -70,7 +70,7 @@ impl Pools {
     }
 
     /// Gives a free block out again: the smallest that is large enough and that may be used.
-    fn reuse(&self, target: &Target, pool: &Pool, bytes: u64, asked: u64) -> Option<u64> {
+    fn reuse(&self, target: &StreamTarget, pool: &Pool, bytes: u64, asked: u64) -> Option<u64> {
         if !self.waits.any_free_block() {
             return None;
         }
@@ -110,7 +110,7 @@ impl Pools {
     }
 
     /// Takes memory back that was freed in a stream.
-    pub(crate) fn free(&self, target: &Target, range: &Range) -> Result<(), CUresult> {
+    pub(crate) fn free(&self, target: &StreamTarget, range: &Range) -> Result<(), CUresult> {
         let connection = target.current.connection();
         let pool = self.get(range.pool)?;
         let mut state = pool.state();

@@ -107,7 +107,7 @@ impl FilePart {
         // SAFETY: the server has just given these addresses of the window, which nobody uses yet.
         let mapped = unsafe { put(&range, access, self.file.as_fd(), self.offset) };
         // A fork's child has the program's own mapping. That it has this one too would do no harm.
-        // SAFETY: changes nothing here.
+        // SAFETY: the advice is about forks: it changes nothing in this process.
         let _ =
             unsafe { rustix::mm::madvise(pointer(window), bytes as usize, Advice::LinuxDontFork) };
         if let Err(error) = mapped {

@@ -266,7 +266,7 @@ mod tests {
     #[test]
     fn all_pieces_are_worked_on_once_and_an_error_is_told() {
         let bytes = 4 * SHARE as usize;
-        // SAFETY: a new mapping.
+        // SAFETY: a new private mapping at no fixed address replaces nothing.
         let memory = unsafe {
             let access = ProtFlags::READ | ProtFlags::WRITE;
             rustix::mm::mmap_anonymous(std::ptr::null_mut(), bytes, access, MapFlags::PRIVATE)

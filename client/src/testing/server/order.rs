@@ -1,4 +1,4 @@
-//! When the test server does what: at once, or when the stream has come to it.
+//! When the test server does what: at once, or when the stream has reached it.
 //!
 //! The server of `super` hands each record in; what an operation does stands there.
 //!
@@ -26,7 +26,7 @@ impl Server<'_> {
         let mut data = Vec::new();
         let outcome =
             dispatch(self, &header, record.slots(), record.data(), &mut data).expect("fields");
-        if let Outcome::Replied {
+        if let RecordOutcome::Replied {
             status,
             slots,
             count,
@@ -42,7 +42,7 @@ impl Server<'_> {
                 )
                 .expect("a reply that fits");
         } else {
-            assert_eq!(outcome, Outcome::Posted(Ok(())), "{opcode:?}");
+            assert_eq!(outcome, RecordOutcome::Posted(Ok(())), "{opcode:?}");
         }
     }
 
@@ -72,7 +72,7 @@ impl Server<'_> {
                         record.data(),
                         &mut Vec::new(),
                     );
-                    assert_eq!(outcome, Ok(Outcome::Posted(Ok(()))), "{record:?}");
+                    assert_eq!(outcome, Ok(RecordOutcome::Posted(Ok(()))), "{record:?}");
                     self.completed.insert(slot, header.sequence);
                     self.publisher.complete(slot, header.sequence);
                     moved = true;

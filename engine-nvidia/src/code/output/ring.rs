@@ -132,7 +132,7 @@ impl Ring {
             memory.ok_or(out_of_memory)
         });
         let usable = usable.inspect_err(|_| {
-            // SAFETY: mapped above, and nobody has it.
+            // SAFETY: this function mapped these bytes, and no reference to them exists: registering them failed.
             unsafe { libc::munmap(memory, all) };
         })?;
         let ring = Self {

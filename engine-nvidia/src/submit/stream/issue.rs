@@ -14,7 +14,7 @@ use crate::device::fence::has_reached;
 use crate::device::foreground::Foreground;
 use crate::driver::Driver;
 use crate::submit::batch::{LaunchBatches, MAX_BATCH, Signal};
-use crate::submit::command::{CompletionAction, Work};
+use crate::submit::command::{CommandKind, CompletionAction};
 use crate::submit::graph_run::GraphRun;
 use crate::submit::launch::Launch;
 use crate::submit::stream::Stream;
@@ -33,7 +33,7 @@ const QUEUES: usize = 32;
 /// Launches that are signalled together at most.
 pub(super) const BATCH: u32 = 32;
 
-/// Bytes that a client below normal copies at a time beside others' work: some 80 us over PCIe of the fifth generation, and
+/// Bytes that a client below normal copies at a time beside others' work: some 80 µs over PCIe of the fifth generation, and
 /// no more than a few per cent slower than all at once.
 const BACKGROUND_COPY: u64 = 4 << 20;
 
@@ -100,7 +100,7 @@ impl Stream {
     /// Nothing more comes for now, or `for_long`: signals what is to be signalled then, and says whether that is all.
     /// As long as the GPU has not come as far as what is signalled, and somebody looks, the rest need not be: the GPU is
     /// done with all that is before a signature before it begins with what is behind it, which costs each kernel
-    /// about 2 us that would follow at once.
+    /// about 2 µs that would follow at once.
     pub(crate) fn pause(&self, for_long: bool) -> bool {
         let mut state = self.state.lock();
         if !state.is_fetching() {
@@ -156,7 +156,7 @@ impl Stream {
     }
 
     /// Takes an operation that passed the gate: gathers it, or gives it to the driver.
-    pub(super) fn accept(&self, state: &mut StreamState, sequence: u64, work: Work) {
+    pub(super) fn accept(&self, state: &mut StreamState, sequence: u64, work: CommandKind) {
         if !state.is_under_way() {
             state.looked_at = Instant::now();
             state.completion_predictor.begin(state.looked_at);
@@ -170,10 +170,10 @@ impl Stream {
         state.completion_predictor.add(work.signature());
         state.wait_predictor.learn(false);
         let work = match work {
-            Work::Readback(readback)
+            CommandKind::Readback(readback)
                 if !readback.is_awaited() && !state.wait_predictor.predict() =>
             {
-                Work::steps(vec![readback.step()])
+                CommandKind::steps(vec![readback.step()])
             }
             work => work,
         };
@@ -183,7 +183,7 @@ impl Stream {
             self.context.expect_durations(ahead.chain([length.0]));
         }
         match work {
-            Work::Launch(launch)
+            CommandKind::Launch(launch)
                 if (length.1 < SHORT || !self.is_recorded())
                     && state.batches.should_batch(&launch) =>
             {
@@ -200,12 +200,12 @@ impl Stream {
                     self.issue_pending_batch(state, false);
                 }
             }
-            Work::Run(run, part) => {
+            CommandKind::Run(run, part) => {
                 self.issue_pending_batch(state, false);
                 self.issue_run(state, sequence, (run, part), length);
             }
             work => {
-                let tells = !matches!(work, Work::Event { timing: false, .. });
+                let tells = !matches!(work, CommandKind::Event { timing: false, .. });
                 self.issue_pending_batch(state, tells);
                 self.issue(state, sequence, work, length);
             }
@@ -213,7 +213,7 @@ impl Stream {
     }
 
     /// Of what sort an operation is, and how long it is expected to take.
-    pub(super) fn length(&self, work: &Work) -> Length {
+    pub(super) fn length(&self, work: &CommandKind) -> Length {
         let (sort, unknown) = work.sort();
         (sort, self.context.durations().expected(sort, unknown))
     }
@@ -250,7 +250,7 @@ impl Stream {
             };
             let Some(count) = issued else {
                 for ((sequence, length), launch) in sequences.drain(..).zip(launches.drain(..)) {
-                    self.issue(state, sequence, Work::Launch(launch), length);
+                    self.issue(state, sequence, CommandKind::Launch(launch), length);
                 }
                 break;
             };
@@ -287,13 +287,13 @@ impl Stream {
     ) {
         let fence_value = state.fence_value.wrapping_add(1);
         let Some(count) = self.issue_batch_of(state, &run, &part, fence_value) else {
-            return self.issue(state, sequence, Work::Run(run, part), length);
+            return self.issue(state, sequence, CommandKind::Run(run, part), length);
         };
         let rest = part.start + count..part.end;
         state.fence_value = fence_value;
         state.unsignalled = 0;
         if !rest.is_empty() {
-            let done = Work::Run(Arc::clone(&run), part.start..rest.start);
+            let done = CommandKind::Run(Arc::clone(&run), part.start..rest.start);
             length = self.length(&done);
         }
         state.push(Issued {
@@ -308,7 +308,7 @@ impl Stream {
             after: CompletionAction::KeepRun(Arc::clone(&run)),
         });
         if !rest.is_empty() {
-            let rest = Work::Run(run, rest);
+            let rest = CommandKind::Run(run, rest);
             self.common.waiting.add(rest.held_bytes());
             state.pending.push_front((sequence, rest));
         }
@@ -361,14 +361,15 @@ impl Stream {
         &self,
         state: &mut StreamState,
         sequence: u64,
-        mut work: Work,
+        mut work: CommandKind,
         mut length: Length,
     ) {
-        let last = matches!(work, Work::Destroy);
+        let last = matches!(work, CommandKind::Destroy);
         let activity = work.activity();
         let mut timing = None;
         // The driver has nothing to do for it, and all before it is signalled.
-        let signalled = state.unsignalled == 0 && matches!(work, Work::Event { timing: false, .. });
+        let signalled =
+            state.unsignalled == 0 && matches!(work, CommandKind::Event { timing: false, .. });
         let room = self.depth().saturating_sub(state.commands).max(1);
         let rest = match self.is_background() {
             true => work.split_copy(BACKGROUND_COPY),
@@ -384,8 +385,8 @@ impl Stream {
             .and_then(|()| self.device().enter())
             .and_then(|driver| {
                 let (launch, readback) = (
-                    matches!(work, Work::Launch(_)),
-                    matches!(work, Work::Readback(_)),
+                    matches!(work, CommandKind::Launch(_)),
+                    matches!(work, CommandKind::Readback(_)),
                 );
                 if signalled {
                     return Ok(CompletionAction::Nothing);
@@ -443,7 +444,7 @@ impl Stream {
         &self,
         driver: &Driver,
         state: &mut StreamState,
-        work: Work,
+        work: CommandKind,
     ) -> Result<CompletionAction, CUresult> {
         self.wait_until_cleared(driver, state)?;
         let fence_value = state.fence_value.wrapping_add(1);

@@ -3,7 +3,7 @@
 //! After an operation is *signalled*, the GPU writes a fence value into the stream's completion word, which any
 //! thread may read. A signal costs about as much of the context's lock as a launch, so launches that come
 //! one after another are signalled together: when there are [`BATCH`](issue::BATCH) of them, when nothing more comes for
-//! now and the GPU has come as far as what is signalled ([`ClientStreams::pause`]), when the client's thread turns to
+//! now and the GPU has reached what is signalled ([`ClientStreams::pause`]), when the client's thread turns to
 //! something else, or after [`STALE`](completion::STALE).
 //!
 //! Once a stream has had some launches, it gathers those that come one after another, and gives them to
@@ -37,7 +37,7 @@ use crate::device::context::{Context, DriverStream};
 use crate::device::fence::{Fence, has_reached};
 use crate::submit::batch::LaunchBatches;
 use crate::submit::client_streams::ClientStreams;
-use crate::submit::command::{CompletionAction, Work};
+use crate::submit::command::{CommandKind, CompletionAction};
 use crate::submit::completion_predictor::CompletionPredictor;
 use crate::submit::launch::Launch;
 use crate::submit::readback::WaitPredictor;
@@ -173,12 +173,12 @@ impl Stream {
     /// # Errors
     /// CUDA_ERROR_INVALID_HANDLE after the stream's destruction was asked for, and
     /// CUDA_ERROR_INVALID_VALUE beyond [`STREAM_DEPTH`]; the operation is not taken.
-    pub(crate) fn post(self: &Arc<Self>, sequence: u64, work: Work) -> Result<(), CUresult> {
+    pub(crate) fn post(self: &Arc<Self>, sequence: u64, work: CommandKind) -> Result<(), CUresult> {
         let mut state = self.state.lock();
         if state.ending {
             return Err(CUresult::ERROR_INVALID_HANDLE);
         }
-        state.ending = matches!(work, Work::Destroy);
+        state.ending = matches!(work, CommandKind::Destroy);
         let was_open = state.is_open();
         if state.pending.is_empty() && self.may_issue(&mut state) {
             self.accept(&mut state, sequence, work);
@@ -193,7 +193,7 @@ impl Stream {
             let work = if self.common.waiting.try_add(work.held_bytes()) {
                 work
             } else {
-                Work::Refused(CUresult::ERROR_OUT_OF_MEMORY)
+                CommandKind::Refused(CUresult::ERROR_OUT_OF_MEMORY)
             };
             state.pending.push_back((sequence, work));
             // Who posts faster than the GPU works issues what follows too, and does not leave it to the

@@ -15,7 +15,7 @@ use protocol::operations::HoldReason;
 use crate::device::foreground::ForegroundWork;
 use crate::device::work_signature::WorkSignature;
 use crate::submit::batch::LaunchBatches;
-use crate::submit::command::{CompletionAction, Work};
+use crate::submit::command::{CommandKind, CompletionAction};
 use crate::submit::completion_predictor::CompletionPredictor;
 use crate::submit::launch::Launch;
 use crate::submit::readback::{BounceBuffer, WaitPredictor};
@@ -71,7 +71,7 @@ pub(super) struct StreamState {
     /// Since when the first of `pending` is held back, in nanoseconds of CLOCK_MONOTONIC, and why, where somebody wants to know.
     pub(super) hold_since: Option<(u64, HoldReason)>,
     /// Not yet with the driver, in order.
-    pub(super) pending: VecDeque<(u64, Work)>,
+    pub(super) pending: VecDeque<(u64, CommandKind)>,
     /// The last fence value that was signalled for.
     pub(super) fence_value: u32,
     /// Operations since then, which the next fence value is for.

@@ -92,14 +92,14 @@ impl Extents {
 #[derive(Debug)]
 pub struct More {
     extents: Arc<Extents>,
-    given: Vec<Weak<Part>>,
+    given: Vec<Weak<ExtentsOwner>>,
 }
 
 /// A part of them in an engine's hands.
 #[derive(Debug)]
-struct Part(#[expect(dead_code, reason = "kept for its drop")] Arc<Extents>);
+struct ExtentsOwner(#[expect(dead_code, reason = "kept for its drop")] Arc<Extents>);
 
-impl Owner for Part {}
+impl Owner for ExtentsOwner {}
 
 /// Takes so many bytes of addresses, in one window.
 #[must_use]
@@ -120,7 +120,7 @@ impl More {
     /// What an engine holds of a part.
     #[must_use]
     pub fn owner(&mut self) -> Arc<dyn Owner> {
-        let part = Arc::new(Part(Arc::clone(&self.extents)));
+        let part = Arc::new(ExtentsOwner(Arc::clone(&self.extents)));
         self.given.push(Arc::downgrade(&part));
         part
     }

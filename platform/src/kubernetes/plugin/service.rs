@@ -17,13 +17,13 @@ use tonic::{Request, Response, Status};
 use tonic_prost::ProstCodec;
 use tower::service_fn;
 
-use super::{Node, Shared, Strategy, pods};
+use super::{Node, PluginShared, Strategy, pods};
 use crate::cdi::{self, CdiError, Spec};
 use crate::kubernetes::allocations::{AllocationError, Limits};
 use crate::kubernetes::container_settings::{environment, mounts};
 use crate::kubernetes::extender::{Api, ApiError, Assumed, Share};
 use crate::kubernetes::proto::{self, method};
-use crate::kubernetes::resources::{Grant, Kind, Resource};
+use crate::kubernetes::resources::{DeviceKind, Grant, Resource};
 
 /// Why a container does not get the GPU that a scheduler chose for its pod.
 #[derive(Debug, thiserror::Error)]
@@ -70,7 +70,7 @@ enum ResponseError {
 /// The service of one resource.
 #[derive(Debug)]
 pub struct Service<N> {
-    shared: Arc<Shared<N>>,
+    shared: Arc<PluginShared<N>>,
     /// Which resource.
     number: usize,
     health: watch::Receiver<bool>,
@@ -92,7 +92,7 @@ fn refused(error: impl std::fmt::Display) -> Status {
 
 impl<N: Node> Service<N> {
     /// The service of a resource.
-    pub fn new(shared: Arc<Shared<N>>, number: usize, health: watch::Receiver<bool>) -> Self {
+    pub fn new(shared: Arc<PluginShared<N>>, number: usize, health: watch::Receiver<bool>) -> Self {
         Self {
             shared,
             number,
@@ -418,7 +418,7 @@ impl<N: Node> Service<N> {
             let devices = of(container, &resource.name);
             match resource.kind {
                 _ if devices.is_empty() => {}
-                Kind::Share => percentage = Some(u32::try_from(devices.len()).unwrap_or(100)),
+                DeviceKind::Share => percentage = Some(u32::try_from(devices.len()).unwrap_or(100)),
                 _ => memory = Some((resource.name.clone(), devices)),
             }
         }

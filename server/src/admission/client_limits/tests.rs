@@ -1,4 +1,4 @@
-//! Which limits a client begins with, and what it is told of devices.
+//! Which limits a client begins with, and what it is shown of devices.
 
 use std::sync::LazyLock;
 

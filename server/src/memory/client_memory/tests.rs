@@ -19,7 +19,7 @@ impl Backing for Plenty {
 /// What clients may have of host memory.
 const PINNED: u64 = 1 << 30;
 
-fn memory(limit: u64) -> Memory {
+fn memory(limit: u64) -> ClientMemory {
     let window = |index: u64| Window {
         base: 0x1100_0000_0000 + (index << 30),
         bytes: 1 << 30,
@@ -29,7 +29,7 @@ fn memory(limit: u64) -> Memory {
         limit,
         most: 1 << 30,
     };
-    Memory::new(
+    ClientMemory::new(
         &[allowance(0, limit), allowance(1, 1 << 30)],
         allowance(2, 1 << 30),
         None,
@@ -44,7 +44,7 @@ fn a_quota_holds_until_the_memory_is_really_free() {
         .allocate(MemoryKind::Device(0), 0, 3 << 20, &mut Plenty)
         .unwrap();
     let more =
-        |memory: &mut Memory| memory.allocate(MemoryKind::Device(0), 0, 2 << 20, &mut Plenty);
+        |memory: &mut ClientMemory| memory.allocate(MemoryKind::Device(0), 0, 2 << 20, &mut Plenty);
     assert_eq!(more(&mut memory), Err(CUresult::ERROR_OUT_OF_MEMORY));
     assert_eq!(memory.info(0, 1 << 40), Some((1 << 20, 4 << 20)));
     let block = memory.remove(at, true).unwrap();
@@ -95,7 +95,8 @@ fn host_memory_of_all_clients_has_a_bound() {
     let (mut one, mut other) = (memory(1 << 30), memory(1 << 30));
     other.pinned = one.pinned.clone();
     let half = PINNED / 2;
-    let ask = |memory: &mut Memory, place, bytes| memory.allocate(place, 0, bytes, &mut Plenty);
+    let ask =
+        |memory: &mut ClientMemory, place, bytes| memory.allocate(place, 0, bytes, &mut Plenty);
     ask(&mut one, MemoryKind::Host, half).unwrap();
     ask(&mut one, MemoryKind::Device(0), 1 << 30).unwrap();
     let managed = ask(&mut other, MemoryKind::Managed(1), half).unwrap();

@@ -188,7 +188,7 @@ pub fn quota() -> Result<(), Code> {
     // What kernels allocate is the heap's, which is taken when a module needs it.
     let heap = |limit: usize| {
         const CU_LIMIT_MALLOC_HEAP_SIZE: u32 = 2;
-        // SAFETY: no pointers.
+        // SAFETY: cuCtxSetLimit takes two numbers.
         unsafe { ok((more.set_limit)(CU_LIMIT_MALLOC_HEAP_SIZE, limit)) }?;
         driver.module(MALLOC)
     };

@@ -1,13 +1,57 @@
-//! What it costs, with an engine that does nothing; run with `--ignored`.
+//! What the daemon and a session cost, with an engine that does nothing: attaching, posting, waiting, allocating, a command, and
+//! a thousand processes at once. Printed, not judged: `cargo bench -p control --bench daemon`.
+//!
+//! The daemon, its servers and its clients are this program under other names, as in the tests (`tests/daemon`).
 
-use std::process::Stdio;
+#![allow(
+    clippy::unwrap_used,
+    reason = "a measurement that fails has nothing to say"
+)]
+
+#[path = "../../server/tests/rig/engine.rs"]
+#[allow(dead_code, reason = "the server's tests use more of it")]
+mod fake;
+#[path = "../tests/daemon/groups.rs"]
+#[allow(dead_code, reason = "only what clients under the name `lim` do")]
+mod groups;
+#[path = "../tests/daemon/harness.rs"]
+#[allow(
+    dead_code,
+    unused_macros,
+    unused_imports,
+    reason = "the tests use more of it"
+)]
+mod harness;
+#[path = "../tests/daemon/roles.rs"]
+mod roles;
+#[path = "../../tests/src/skipped.rs"]
+#[allow(dead_code, reason = "tests say what they skip")]
+mod skipped;
+
+use std::process::{ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use protocol::operations::{EventRecord, MemAlloc, MemFree};
 
-use crate::harness::{Rig, Test};
+use crate::harness::Rig;
 
-pub const FIGURES: &[Test] = &[("figures", figures), ("thousand_clients", thousand_clients)];
+fn main() -> ExitCode {
+    let mut arguments = std::env::args();
+    let name = arguments.next().unwrap_or_default();
+    let host = control::HostProgram {
+        start_server: roles::server_program,
+        supervise_underlay: control::this_program,
+        driver: || None,
+        open_modes: || Ok(None),
+        drives_hardware: || false,
+    };
+    let arguments: Vec<String> = arguments.collect();
+    roles::play(&name, &arguments, host).unwrap_or_else(|| {
+        operations();
+        thousand_clients();
+        ExitCode::SUCCESS
+    })
+}
 
 /// A thousand processes that were started before connect at once, do a little work, and say so.
 fn thousand_clients() {
@@ -51,7 +95,8 @@ fn thousand_clients() {
     assert_eq!(served, CLIENTS);
 }
 
-fn figures() {
+/// What each operation takes.
+fn operations() {
     let rig = Rig::new();
     let first = rig.attach();
     first.work();

@@ -1,5 +1,5 @@
-//! Figures of the engine without anything around it. Printed, not judged:
-//! `cargo test --release -p engine-soft --test figures -- --ignored --nocapture --test-threads 1`.
+//! What the engine costs without anything around it: attaching, small operations, large copies. Printed, not judged:
+//! `cargo bench -p engine-soft --bench costs`.
 #![allow(
     clippy::unwrap_used,
     reason = "a measurement that fails has nothing to say"
@@ -14,6 +14,12 @@ use engine_soft::{Config, SoftEngine};
 use protocol::operations::{Copy, Fill};
 use rustix::time::{ClockId, clock_gettime};
 
+fn main() {
+    attaching_and_idling();
+    small_operations();
+    large_copies();
+}
+
 /// A field of /proc/self/status, in KiB.
 fn status(field: &str) -> u64 {
     let text = std::fs::read_to_string("/proc/self/status").unwrap();
@@ -27,8 +33,6 @@ fn thread_time() -> Duration {
     Duration::new(now.tv_sec.unsigned_abs(), now.tv_nsec as u32)
 }
 
-#[test]
-#[ignore = "prints figures"]
 fn attaching_and_idling() {
     let engine = SoftEngine::new(&Config::with_devices(2)).unwrap();
     drop(Guest::new(&engine));
@@ -44,8 +48,6 @@ fn attaching_and_idling() {
     println!("attach {attached:?}, detach {detached:?}, {each} KiB of memory for each idle client");
 }
 
-#[test]
-#[ignore = "prints figures"]
 fn small_operations() {
     let engine = SoftEngine::new(&Config::default()).unwrap();
     let mut guest = Guest::new(&engine);
@@ -92,8 +94,6 @@ fn small_operations() {
     });
 }
 
-#[test]
-#[ignore = "prints figures"]
 fn large_copies() {
     let engine = SoftEngine::new(&Config::default()).unwrap();
     let mut guest = Guest::new(&engine);
