@@ -22,7 +22,7 @@
 #                                  what watching costs: launches a second without accounts, with them, and recorded, in
 #                                  turn; and how long n-body waits for another, by the accounts and by its own events
 #
-# Options of `run`: --rounds N (at most; 3), --json FILE, --only TEXT (figures whose name has TEXT),
+# Options of `run`: --rounds N (at most; 3), --json FILE, --only TEXT (figures whose name has TEXT; again for more),
 # --against OPENMPS (that program of another build instead of NVIDIA's MPS and the driver alone).
 # It starts and ends the daemons itself, NVIDIA's as this user, and changes no setting of the card.
 # FOLDER/completion, fetches and driver_calls are for the driver alone; their sources say how to run them.

@@ -199,7 +199,7 @@ fn rate(peer: &Peer, count: usize, microseconds: u32) -> Vec<(String, f64)> {
 }
 
 /// The sum of the clients' rates, as each prints it; 0 if one failed.
-fn nbody(peer: &Peer, count: usize, percentage: Option<&str>) -> f64 {
+pub(crate) fn nbody(peer: &Peer, count: usize, percentage: Option<&str>) -> f64 {
     let children: Vec<Child> = (0..count)
         .map(|_| {
             let mut command = peer.client("nbody");
@@ -307,7 +307,7 @@ pub(crate) fn first_line(child: &mut Child) -> Option<serde_json::Value> {
 }
 
 /// MiB of the first GPU's memory that is in use.
-fn used_memory() -> f64 {
+pub(crate) fn used_memory() -> f64 {
     let asked = Command::new("nvidia-smi")
         .args([
             "--query-gpu=memory.used",

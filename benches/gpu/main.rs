@@ -1,9 +1,9 @@
 //! OpenMPS beside NVIDIA's MPS beside the driver alone (which shares by time slices), on one GPU.
 //!
-//! `gpu_bench FOLDER [--neighbours] [--rounds N] [--json FILE] [--only TEXT] [--against OPENMPS]`: FOLDER has the programs (`openmps`, `gpu_client`,
+//! `gpu_bench FOLDER [--neighbours] [--rounds N] [--json FILE] [--only TEXT]... [--against OPENMPS]`: FOLDER has the programs (`openmps`, `gpu_client`,
 //! `launch_cost`, `copies`, `nbody`); NVIDIA's daemon is the machine's own. Every figure is taken in rounds, the
 //! peers in turn, so that drift favours nobody; the table has medians, with the least and the most. With
-//! `--neighbours` they are of clients that disturb each other, with `--against` of this build beside another one's program.
+//! `--neighbours` they are of clients that disturb each other, and OpenMPS is there with one context and with several, with `--against` of this build beside another one's program.
 
 mod figures;
 mod neighbours;
@@ -18,16 +18,16 @@ use peers::Peer;
 
 fn main() {
     let mut folder = PathBuf::from(".");
-    let (mut rounds, mut json, mut only, mut other) = (3, None, String::new(), None);
-    let mut figures = FIGURES;
+    let (mut rounds, mut json, mut only, mut other) = (3, None, Vec::new(), None);
+    let (mut figures, mut has_neighbours) = (FIGURES, false);
     let mut words = std::env::args().skip(1);
     while let Some(word) = words.next() {
         let mut next = || words.next().expect("a value follows");
         match word.as_str() {
-            "--neighbours" => figures = NEIGHBOURS,
+            "--neighbours" => (figures, has_neighbours) = (NEIGHBOURS, true),
             "--rounds" => rounds = next().parse().expect("a number of rounds"),
             "--json" => json = Some(PathBuf::from(next())),
-            "--only" => only = next(),
+            "--only" => only.push(next()),
             "--against" => other = Some(PathBuf::from(next())),
             _ => folder = word.into(),
         }
@@ -35,11 +35,12 @@ fn main() {
     let folder = folder.canonicalize().expect("the folder of the programs");
     let peers = match other {
         Some(other) => Peer::builds(&folder, &other.canonicalize().expect("another `openmps`")),
-        None => Peer::all(&folder),
+        None => Peer::all(&folder, has_neighbours),
     };
     // By row, and by peer, one value a round.
     let mut table: Vec<(String, BTreeMap<&'static str, Vec<f64>>)> = Vec::new();
-    for figure in figures.iter().filter(|figure| figure.name.contains(&only)) {
+    let is_wanted = |name: &str| only.is_empty() || only.iter().any(|text| name.contains(text));
+    for figure in figures.iter().filter(|figure| is_wanted(figure.name)) {
         for _ in 0..figure.rounds.min(rounds) {
             for peer in &peers {
                 for (row, value) in (figure.take)(peer) {

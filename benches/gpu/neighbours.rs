@@ -5,7 +5,7 @@
 use std::process::{Child, Stdio};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use crate::figures::{Figure, first_line, together, value};
+use crate::figures::{Figure, first_line, nbody, together, value};
 use crate::peers::Peer;
 
 /// All of them, in the table's order.
@@ -39,6 +39,22 @@ pub const NEIGHBOURS: &[Figure] = &[
             hogs.iter().flat_map(|&hog| served(peer, hog)).collect()
         },
     },
+    Figure {
+        name: "n-body, 14336 bodies, ",
+        rounds: 3,
+        take: |peer| {
+            let rate = |count| {
+                let name = format!("{count} together, GFLOP/s");
+                (name, nbody(peer, count, None))
+            };
+            vec![rate(1), rate(3)]
+        },
+    },
+    Figure {
+        name: "GPU memory before there is a client, MiB",
+        rounds: 1,
+        take: |peer| vec![(String::new(), peer.memory())],
+    },
 ];
 
 /// Microseconds: an H200 takes some 350 for one.
@@ -55,7 +71,7 @@ fn start(peer: &Peer, length: u64) -> Vec<(String, f64)> {
     };
     let neighbour = (length > 0).then(|| {
         // Enough for both programs, and for what is queued at first.
-        let seconds = 4 + 4 * length / 1_000_000;
+        let seconds = 2 + 3 * length / 1_000_000;
         let mut child = peer
             .client("gpu_client")
             .args(["full", &length.to_string(), "--for", &seconds.to_string()])
@@ -71,11 +87,11 @@ fn start(peer: &Peer, length: u64) -> Vec<(String, f64)> {
     let seed = now.expect("a clock after 1970").as_nanos() as u64 >> 10;
     let mut rows = Vec::new();
     for code in ["new code", "code seen before"] {
-        let first = first(peer, seed);
-        rows.push((
-            format!("{name}, {code}: first result, ms"),
-            first.unwrap_or(f64::NAN),
-        ));
+        let line = first(peer, seed).unwrap_or_default();
+        for (of, what) in [("attach", "attached after"), ("first", "first result")] {
+            let microseconds = value(&line, of).unwrap_or(f64::NAN);
+            rows.push((format!("{name}, {code}: {what}, ms"), microseconds / 1e3));
+        }
     }
     if let Some(child) = neighbour {
         let longest = rest(child).and_then(|line| value(&line, "longest"));
@@ -85,15 +101,14 @@ fn start(peer: &Peer, length: u64) -> Vec<(String, f64)> {
     rows
 }
 
-fn first(peer: &Peer, seed: u64) -> Option<f64> {
+fn first(peer: &Peer, seed: u64) -> Option<serde_json::Value> {
     let output = peer
         .client("gpu_client")
         .args(["first", "--seed", &seed.to_string()])
         .stdin(Stdio::null())
         .output()
         .ok()?;
-    let line = serde_json::from_slice(&output.stdout).ok()?;
-    Some(value(&line, "first")? / 1e3)
+    serde_json::from_slice(&output.stdout).ok()
 }
 
 /// The line that follows the first.

@@ -6,6 +6,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::figures::used_memory;
+
+/// Contexts of the peer that has several: as many as the machines that these figures are of have cores.
+const CONTEXTS: u32 = 16;
+
 /// One of those that share the GPU.
 #[derive(Debug)]
 pub struct Peer {
@@ -16,28 +21,30 @@ pub struct Peer {
     openmps: PathBuf,
     /// The pipe directory and, beside it, the log directory.
     directory: PathBuf,
+    /// MiB of the GPU's memory that were taken when it had been started.
+    memory: f64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     OpenMps,
+    /// With several contexts on the underlay.
+    Contexts,
     OtherBuild,
     NvidiaMps,
     Driver,
 }
 
 impl Peer {
-    /// All that this machine has, their daemons started.
-    pub fn all(folder: &Path) -> Vec<Self> {
+    /// All that this machine has, their daemons started: OpenMPS in both of its modes where that is asked for.
+    pub fn all(folder: &Path, in_both_modes: bool) -> Vec<Self> {
         let openmps = folder.join("openmps");
-        Self::started(
-            folder,
-            &[
-                (Kind::OpenMps, &openmps),
-                (Kind::NvidiaMps, &openmps),
-                (Kind::Driver, &openmps),
-            ],
-        )
+        let mut kinds = vec![Kind::OpenMps, Kind::NvidiaMps, Kind::Driver];
+        if in_both_modes {
+            kinds.insert(1, Kind::Contexts);
+        }
+        let peers: Vec<_> = kinds.into_iter().map(|kind| (kind, &*openmps)).collect();
+        Self::started(folder, &peers)
     }
 
     /// This build of OpenMPS and another one's program, their daemons started.
@@ -52,14 +59,20 @@ impl Peer {
     fn started(folder: &Path, peers: &[(Kind, &Path)]) -> Vec<Self> {
         peers
             .iter()
-            .map(|&(kind, openmps)| Self {
-                kind,
-                folder: folder.to_owned(),
-                openmps: openmps.to_owned(),
-                directory: std::env::temp_dir()
-                    .join(format!("openmps-bench-{}-{kind:?}", std::process::id())),
+            .filter_map(|&(kind, openmps)| {
+                let mut peer = Self {
+                    kind,
+                    folder: folder.to_owned(),
+                    openmps: openmps.to_owned(),
+                    directory: std::env::temp_dir()
+                        .join(format!("openmps-bench-{}-{kind:?}", std::process::id())),
+                    memory: 0.0,
+                };
+                let before = used_memory();
+                let is_ready = peer.start();
+                peer.memory = used_memory() - before;
+                is_ready.then_some(peer)
             })
-            .filter(Self::start)
             .collect()
     }
 
@@ -67,10 +80,16 @@ impl Peer {
     pub fn name(&self) -> &'static str {
         match self.kind {
             Kind::OpenMps => "OpenMPS",
+            Kind::Contexts => "OpenMPS, several contexts",
             Kind::OtherBuild => "OpenMPS, the other build",
             Kind::NvidiaMps => "NVIDIA MPS",
             Kind::Driver => "driver alone",
         }
+    }
+
+    /// MiB of the GPU's memory that it takes while it has no client.
+    pub fn memory(&self) -> f64 {
+        self.memory
     }
 
     /// Whether it has a daemon and a server.
@@ -88,7 +107,7 @@ impl Peer {
     pub fn client(&self, program: &str) -> Command {
         let program = self.folder.join(program);
         let mut command = match self.kind {
-            Kind::OpenMps | Kind::OtherBuild => {
+            Kind::OpenMps | Kind::Contexts | Kind::OtherBuild => {
                 let mut command = Command::new(&self.openmps);
                 command.args(["run", "--"]).arg(program);
                 command
@@ -131,9 +150,13 @@ impl Peer {
     /// Starts the daemon (`-d`), or gives it a command; what was said.
     fn control(&self, words: &str) -> Option<String> {
         let mut command = match self.kind {
-            Kind::OpenMps | Kind::OtherBuild => {
+            Kind::OpenMps | Kind::Contexts | Kind::OtherBuild => {
                 let mut command = Command::new(&self.openmps);
                 command.arg("control");
+                if self.kind == Kind::Contexts && words == "-d" {
+                    let contexts = format!("--contexts={CONTEXTS}");
+                    command.args(["--underlay=nvidia-mps", &contexts]);
+                }
                 command
             }
             Kind::NvidiaMps => Command::new("nvidia-cuda-mps-control"),
@@ -174,7 +197,25 @@ impl Peer {
         if !ready {
             eprintln!("gpu_bench: {} takes no client here", self.name());
         }
+        if self.kind == Kind::Contexts {
+            self.wait_for_contexts();
+        }
         ready
+    }
+
+    /// Waits until all contexts are made, or as many as there can be.
+    fn wait_for_contexts(&self) {
+        let until = Instant::now() + Duration::from_secs(60);
+        while Instant::now() < until {
+            let said = self.control("underlay --json").unwrap_or_default();
+            let said: serde_json::Value = serde_json::from_str(&said).unwrap_or_default();
+            let user = &said["contexts"]["users"][0];
+            if user["contexts"] == CONTEXTS || user["why_not_more"].is_string() {
+                eprintln!("gpu_bench: {}", said["text"]);
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
     }
 }
 

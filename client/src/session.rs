@@ -15,6 +15,7 @@ mod context_lifecycle;
 )]
 pub(crate) mod exit_hook;
 pub(crate) mod fork_local;
+mod job;
 mod kernel_output;
 mod staging_reclaim;
 pub(crate) mod visible_devices;

@@ -51,6 +51,7 @@ fn client() -> ClientFields {
         context: 5,
         partition: None,
         label: None,
+        job: None,
     }
 }
 
@@ -307,6 +308,7 @@ fn packets() -> Vec<(&'static str, Packet)> {
                 purpose: Purpose::Client(ClientFields {
                     partition: Some("GPU-1/2".into()),
                     label: Some("night run".into()),
+                    job: Some("name solver".into()),
                     ..client()
                 }),
             }),

@@ -223,3 +223,15 @@ fn addresses_are_free_again_when_what_is_unmapped_there_has_gone() {
     client.round_trip();
     assert_eq!(reserve(&client), address, "free again");
 }
+
+/// Who shares it may be in another server: the client alone cannot tell, and the operator can.
+#[test]
+fn what_nobody_here_shares_is_told_in_the_log() {
+    let rig = Rig::new(FakeEngine::new());
+    let client = rig.attach_with_context();
+    let token = [1; 4];
+    let event = client.end.call(&EventOpen { token }, &[]).unwrap();
+    assert_eq!(event.status, CUresult::ERROR_INVALID_HANDLE);
+    assert!(rig.log.contain("it opens memory or an event"));
+    assert!(rig.log.contain("OPENMPS_JOB"));
+}

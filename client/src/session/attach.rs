@@ -16,7 +16,7 @@ use transport::socket::{Connection, SocketError};
 
 use super::address_windows::Windows;
 use super::connection::{self, Device};
-use super::{Session, visible_devices};
+use super::{Session, job, visible_devices};
 use crate::log::log;
 
 /// How long a daemon may take to give a session: it may have to start a server first.
@@ -149,6 +149,7 @@ fn greet(connection: &Connection) -> Result<(Welcome, Vec<std::os::fd::OwnedFd>)
             context: 0,
             partition: text_of("CUDA_MPS_SM_PARTITION"),
             label: own_label(),
+            job: job::own(),
         }),
     });
     let failed = |error: SocketError| {

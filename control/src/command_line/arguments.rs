@@ -3,6 +3,7 @@
 //! Called by `lib`'s `main` before anything else. Must not know a running daemon: text in, an action out.
 
 use crate::compute_mode;
+use crate::servers::contexts;
 use crate::servers::placement::Isolation;
 use crate::underlay::Mode;
 
@@ -65,6 +66,8 @@ pub struct Options {
     pub compute_mode: Option<u32>,
     /// `--underlay`: what runs beneath servers.
     pub underlay: Option<Mode>,
+    /// `--contexts`: how many a user's clients share.
+    pub contexts: Option<u32>,
     /// `-S`: clients have contexts in static partitions only.
     pub static_partitions: bool,
     /// [`PAGE_PROCESS`]: the page that was started with it.
@@ -86,6 +89,7 @@ const OPTIONS: &[&str] = &[
     "--static-partitioning",
     "--compute-mode",
     "--underlay",
+    "--contexts",
 ];
 
 /// How many letters have to be changed, put in or left out to make one word of the other.
@@ -146,6 +150,12 @@ pub fn parse(arguments: &[String]) -> Action {
             _ if argument.starts_with("--underlay=") => {
                 match one_of(argument, Mode::named, Mode::NAMES) {
                     Ok(it) => options.underlay = Some(it),
+                    Err(why) => return Action::Refused(why),
+                }
+            }
+            _ if argument.starts_with("--contexts=") => {
+                match one_of(argument, contexts::named, contexts::NUMBERS) {
+                    Ok(it) => options.contexts = Some(it),
                     Err(why) => return Action::Refused(why),
                 }
             }
@@ -228,6 +238,14 @@ mod tests {
                 ..Options::default()
             })
         );
+        assert_eq!(
+            parse_words("-d --underlay=auto --contexts=8"),
+            Action::Daemon(Options {
+                underlay: Some(Mode::Auto),
+                contexts: Some(8),
+                ..Options::default()
+            })
+        );
         for partitioning in ["-S", "--static-partitioning"] {
             assert_eq!(
                 parse_words(&format!("-d {partitioning}")),
@@ -265,6 +283,9 @@ mod tests {
             refused("-d --multi-user-server"),
             "Unrecognized option --multi-user-server; did you mean --multiuser-server?"
         );
+        for wrong in ["-d --contexts=0", "-d --contexts=41", "-d --contexts"] {
+            assert!(matches!(parse_words(wrong), Action::Refused(_)), "{wrong}");
+        }
         for wrong in ["-d --isolation=x", "-d --underlay=mps", "-d --underlay"] {
             assert!(matches!(parse_words(wrong), Action::Refused(_)), "{wrong}");
         }

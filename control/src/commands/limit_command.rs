@@ -25,6 +25,10 @@ pub(super) enum ChangeError {
     GroupPriority,
     #[error("what is reserved is a percentage: --percentage says how much")]
     NothingReserved,
+    #[error(
+        "{what} holds among the clients of one context, and the user's clients have {beside} more (--contexts)"
+    )]
+    AmongContexts { what: &'static str, beside: usize },
     #[error(transparent)]
     Limit(#[from] limits::LimitError),
 }
@@ -197,7 +201,15 @@ fn of_client(
         }
         change.reserved = reserved(arguments)?;
         now.reserved = change.reserved.unwrap_or(now.reserved);
-        Ok(())
+        let what = match (change.reserved, change.priority) {
+            (Some(true), _) => "what is reserved",
+            (_, Some(1..)) => "giving way to others",
+            _ => return Ok(()),
+        };
+        match daemon.contexts_in_use_beside(id) {
+            0 => Ok(()),
+            beside => Err(ChangeError::AmongContexts { what, beside }),
+        }
     };
     match read() {
         Ok(()) => daemon.change_client(id, Some(now), change),

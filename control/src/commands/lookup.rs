@@ -55,6 +55,20 @@ pub(super) fn with_server(
     }
 }
 
+/// As [`with_server`], for what changes the settings of a server, which are those of all contexts of its user.
+pub(super) fn with_settings_of(
+    daemon: &mut Daemon,
+    caller: Caller,
+    argument: Option<&str>,
+    change: impl FnOnce(&mut Server) -> Answer,
+) -> Answer {
+    let answer = with_server(daemon, caller, argument, change);
+    if let Ok(id) = server(daemon, caller, argument) {
+        daemon.registry.share_settings(id);
+    }
+    answer
+}
+
 /// A client by its server and session.
 pub(super) type Named = (ServerId, u64);
 

@@ -9,7 +9,7 @@ use serde_json::json;
 use super::answer::{Answer, Caller};
 use super::limit_command::ChangeError;
 use super::line::Arguments;
-use super::lookup::with_server;
+use super::lookup::{with_server, with_settings_of};
 use crate::daemon::Daemon;
 use crate::servers::limits::{ServerLimits, as_given, device_named};
 
@@ -61,7 +61,7 @@ pub(super) fn set_active_thread_percentage(
     caller: Caller,
     arguments: &Arguments<'_>,
 ) -> Answer {
-    with_server(daemon, caller, arguments.word(0), |server| {
+    with_settings_of(daemon, caller, arguments.word(0), |server| {
         set_percentage(&mut server.settings.percentage, arguments.word(1))
     })
 }
@@ -159,7 +159,7 @@ pub(super) fn set_device_pinned_mem_limit(
     caller: Caller,
     arguments: &Arguments<'_>,
 ) -> Answer {
-    with_server(daemon, caller, arguments.word(0), |server| {
+    with_settings_of(daemon, caller, arguments.word(0), |server| {
         let (device, size) = (arguments.word(1), arguments.word(2));
         set_memory(&mut server.settings, &server.devices, device, size)
     })

@@ -54,6 +54,7 @@ pub(super) fn shutdown_server(
 ) -> Answer {
     match server(daemon, caller, arguments.word(0)) {
         Ok(id) => {
+            daemon.context_was_shut_down(id);
             daemon.shut_down_server(id, arguments.has("-f"), None);
             Answer::pending_until(Awaited::Gone(id))
         }

@@ -20,13 +20,16 @@ use super::Daemon;
 use crate::container::Container;
 use crate::groups::NotAnnounced;
 use crate::log::events::of_client;
-use crate::servers::limits::limits_of;
-use crate::servers::placement::{Requester, server_for};
+use crate::servers::limits::{limits_of, percentage_of, priority_of};
+use crate::servers::placement::{Companion, Requester, server_for};
 use crate::servers::registry::QueuedClient;
 use crate::servers::registry::{Client, ServerId, State, WaitingClient};
 
 /// Clients that may wait for one server.
 const MAX_WAITING: usize = 4096;
+
+/// Bytes of what a client says that it belongs to: what is longer is not known.
+const MAX_JOB: usize = 256;
 
 /// Longest name of a program that is kept.
 const MAX_PROGRAM: usize = 256;
@@ -119,19 +122,27 @@ impl Daemon {
             },
             self.isolation,
         );
-        let settings = self
-            .registry
-            .server_with_key(&key)
+        let running = self.registry.server_with_key(&key);
+        let settings = running
             .and_then(|id| self.registry.servers.get(&id))
-            .map_or(&self.defaults, |server| &server.settings);
+            .map(|server| &server.settings)
+            .or_else(|| self.registry.settings_beside(&key))
+            .unwrap_or(&self.defaults);
         let mut fields = match settings.limits_for_client(wishes, self.default_priority) {
             Ok(fields) => fields,
             Err(error) => return self.refuse(&connection, Some(pid), group, &error.to_string()),
         };
         fields.program = clean(&fields.program);
         let label = fields.label.take().and_then(|text| label::of(&text));
+        let job = fields.job.take().filter(|job| job.len() <= MAX_JOB);
+        let who = Companion {
+            process: (pid, peer.identity()),
+            job: job.as_deref(),
+            is_below_normal: priority_of(&fields) > 0,
+        };
+        let is_limited = self.is_limited(percentage_of(&fields), named);
 
-        let id = match self.registry.server_with_key(&key) {
+        let id = match self.server_for_client(&key, &who, is_limited) {
             Some(id) => Ok(id),
             None => self.start_server_for(key, uid, Some(peer.gid)),
         };
@@ -158,6 +169,7 @@ impl Daemon {
             hello,
             fields,
             label,
+            job,
             group,
             partition: None,
         });
@@ -246,6 +258,7 @@ impl Daemon {
             container: Container::of(pid),
             namespace,
             identity: waiting.peer.identity(),
+            job: waiting.job.clone(),
             attached: false,
             group: waiting.group,
             partition: waiting.partition,
@@ -289,6 +302,8 @@ impl Daemon {
                 server.last_serial += 1;
                 client.serial = server.last_serial;
                 let about = of_client(server, &client);
+                self.say_whom_it_gives_way_to(id, &client);
+                let server = self.registry.servers.get_mut(&id)?;
                 server.clients.insert(waiting.session, client);
                 let payer = self.about(waiting.peer.uid, group);
                 let group = group.and_then(|number| self.groups.by_number.get(&number));

@@ -9,6 +9,7 @@ use rustix::io::Errno;
 use crate::compute_mode::{ModeError, UnknownMode};
 use crate::files::directories::VariableError;
 use crate::groups::error::GroupError;
+use crate::servers::contexts::ContextsError;
 use crate::servers::limits::SettingError;
 use crate::servers::placement::Isolation;
 use crate::underlay::UnderlayError;
@@ -34,6 +35,9 @@ pub enum DaemonError {
     /// What is to run beneath servers cannot be had.
     #[error(transparent)]
     Underlay(#[from] UnderlayError),
+    /// Users' clients cannot have so many contexts.
+    #[error(transparent)]
+    Contexts(#[from] ContextsError),
     /// Groups of the daemon before cannot be taken over.
     #[error(transparent)]
     Groups(#[from] GroupError),

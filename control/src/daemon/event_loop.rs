@@ -142,6 +142,7 @@ impl Daemon {
             .chain(self.listen_again)
             .chain(self.views.next_deadline())
             .chain(self.underlay.next_deadline())
+            .chain(self.contexts.next_deadline(Instant::now()))
             .chain(answers)
             .min()
     }
@@ -165,5 +166,6 @@ impl Daemon {
             send_answer(&pending.connection, &pending.answer);
         }
         self.end_late_servers(now);
+        self.tend_contexts(now);
     }
 }

@@ -7,6 +7,7 @@ mod admission;
 mod answers;
 mod compute_modes;
 mod connections;
+mod contexts;
 mod device_scan;
 mod epoll_token;
 pub(crate) mod error;
@@ -47,6 +48,7 @@ use crate::files::instance::Instance;
 use crate::groups::Groups;
 use crate::host::{BINARY_VERSION, HostProgram};
 use crate::log::{About, Role};
+use crate::servers::contexts::UserContexts;
 use crate::servers::limits::{ServerLimits, limits_in_environment};
 use crate::servers::placement::{Isolation, ServerKey};
 use crate::servers::registry::QueuedClient;
@@ -98,6 +100,8 @@ pub struct Daemon {
     host: HostProgram,
     /// What runs beneath servers.
     underlay: Underlay,
+    /// How many contexts users' clients have there.
+    contexts: UserContexts,
     /// Modes of devices that are to be given back, and with what.
     modes: Option<(Changed, Box<dyn DeviceModes>)>,
     /// Starts of an executor's server in a row that came to nothing.
@@ -147,6 +151,7 @@ impl Daemon {
             (None, None) => Isolation::default(),
         };
         let (underlay, of_underlay) = Underlay::new(options.underlay, host)?;
+        let contexts = UserContexts::new(options.contexts, isolation, underlay.mode)?;
         let daemon = Self {
             instance,
             registry: Registry::default(),
@@ -164,6 +169,7 @@ impl Daemon {
             devices: Vec::new(),
             host,
             underlay,
+            contexts,
             modes: None,
             attempts: HashMap::new(),
             half_open: BTreeMap::new(),

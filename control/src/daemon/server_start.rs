@@ -105,11 +105,14 @@ impl Daemon {
             json!({}),
         );
         let slot = self.groups.allocate_slot();
+        let beside = self.registry.settings_beside(&key);
+        let settings = beside.unwrap_or(&self.defaults).clone();
         self.registry.servers.insert(
             id,
             Server {
                 key,
                 uid,
+                gid,
                 child,
                 pidfd,
                 connection,
@@ -123,7 +126,7 @@ impl Daemon {
                 ),
                 killed: None,
                 devices: Vec::new(),
-                settings: self.defaults.clone(),
+                settings,
                 waiting: VecDeque::new(),
                 clients: std::collections::BTreeMap::new(),
                 last_serial: 0,
@@ -147,6 +150,13 @@ impl Daemon {
             return;
         };
         let gid = first.peer.gid;
+        let key = key.successor();
+        if let Some(id) = self.registry.server_with_key(&key)
+            && let Some(server) = self.registry.servers.get_mut(&id)
+        {
+            server.waiting.extend(waiting);
+            return self.hand_over_clients(id);
+        }
         let attempts = self.attempts.get(&key).copied().unwrap_or(0);
         let started = if attempts < MAX_ATTEMPTS && !self.is_quitting() {
             self.start_server_for(key, uid, Some(gid))

@@ -16,6 +16,7 @@ use crate::commands::Awaited;
 use crate::log::Role;
 use crate::log::events::{of_client, of_server};
 use crate::servers::limits::{as_given, device_named};
+use crate::servers::placement::ServerKey;
 use crate::servers::registry::{ServerId, State};
 
 /// How long a server may take that has nothing more to say, before it is killed.
@@ -27,6 +28,9 @@ const GONE_WITHIN: Duration = Duration::from_secs(5);
 
 /// What the kernel ends a process with for a call that its filter does not let it survive.
 const SIGSYS: i32 = 31;
+
+/// What the daemon ends servers with whose time is up.
+const SIGKILL: i32 = 9;
 
 /// What is said of a server that was killed and does not end.
 const STUCK: &str = "it was killed, and the kernel has not ended it: a thread of it waits for what no signal ends, a file \
@@ -124,6 +128,9 @@ impl Daemon {
                 }
                 let key = server.key.clone();
                 self.attempts.remove(&key);
+                if let ServerKey::Context(uid, _) = key {
+                    self.contexts.grown(uid);
+                }
                 self.log(&format!("NEW SERVER {pid}: Ready"));
                 self.underlay_serves(id);
                 self.say_what_holds(id);
@@ -147,6 +154,7 @@ impl Daemon {
                     let how = json!({ "how": ending(how) });
                     self.event_about(&payer, "client.gone", about, how);
                 }
+                self.end_if_nobody_else_comes(id);
                 self.resolve_answers(|until| until == Awaited::Ended(session), None);
                 self.end_limit_changes(id, Some(session));
                 self.serve_next_user();
@@ -182,6 +190,7 @@ impl Daemon {
                     "Server {pid} lost a device to error {code} and takes no more clients"
                 ));
                 self.event("server.fault", about, json!({ "code": code }));
+                self.end_idle_servers_beside(id);
                 self.start_server_again(key, uid, settings, waiting);
             }
             _ => self.log(&format!("Server {pid} said something out of place")),
@@ -236,6 +245,40 @@ impl Daemon {
         if let Some(server) = self.registry.servers.get_mut(&id) {
             let soon = Instant::now() + SILENT;
             server.deadline = Some(server.deadline.map_or(soon, |one| one.min(soon)));
+        }
+    }
+
+    /// What ends one context on the underlay ends all of them: servers that have no client to notice it are ended, so that the
+    /// next client gets one that works.
+    fn end_idle_servers_beside(&mut self, id: ServerId) {
+        let run = self
+            .registry
+            .servers
+            .get(&id)
+            .and_then(|server| server.underlay);
+        let servers = self.registry.servers.iter();
+        let beside: Vec<ServerId> = servers
+            .filter(|(_, server)| {
+                run.is_some()
+                    && server.underlay == run
+                    && server.state == State::Active
+                    && server.is_idle()
+            })
+            .map(|(&id, _)| id)
+            .collect();
+        for id in beside {
+            self.shut_down_server(id, false, None);
+        }
+    }
+
+    /// Ends a single client's server that is gone: nobody else comes to it.
+    fn end_if_nobody_else_comes(&mut self, id: ServerId) {
+        if let Some(server) = self.registry.servers.get(&id)
+            && matches!(server.key, ServerKey::Client(..))
+            && server.state == State::Active
+            && server.is_idle()
+        {
+            self.shut_down_server(id, false, None);
         }
     }
 
@@ -311,7 +354,18 @@ impl Daemon {
         }
 
         let mut failed = None;
-        if server.state == State::Initializing && server.underlay.is_some() && !self.is_quitting() {
+        if let ServerKey::Context(uid, _) = server.key
+            && server.state == State::Initializing
+        {
+            let why = match ended.and_then(|ended| ended.signal()) {
+                Some(SIGKILL) => "a server was killed before it was ready",
+                _ => "a server ended before it was ready; see server.log",
+            };
+            self.context_failed(uid, why);
+        } else if server.state == State::Initializing
+            && server.underlay.is_some()
+            && !self.is_quitting()
+        {
             if let Err(error) = self.start_without_underlay(id, &mut server, ended) {
                 let error = error.to_string();
                 for client in std::mem::take(&mut server.waiting) {

@@ -301,6 +301,11 @@ impl Daemon {
                 ),
             },
         };
+        let (of_contexts, contexts) = self.describe_contexts();
+        let text = match of_contexts {
+            Some(more) => format!("{text}; {more}"),
+            None => text,
+        };
         let value = json!({
             "mode": mode,
             "state": state,
@@ -310,6 +315,7 @@ impl Daemon {
             "program": underlay.program.as_ref().map(|program| program.display().to_string()),
             "why": underlay.why_not,
             "servers": on_it,
+            "contexts": contexts,
         });
         (format!("{mode}: {text}"), value)
     }

@@ -75,7 +75,9 @@ impl Daemon {
         let Some(server) = self.registry.servers.get(&id) else {
             return false;
         };
-        if !server.is_idle() {
+        // Its user's clients may come to any of its servers.
+        let mut of_user = self.registry.servers.values();
+        if of_user.any(|other| other.uid == server.uid && !other.is_idle()) {
             return false;
         }
         if server.takes_clients() {

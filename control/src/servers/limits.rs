@@ -134,14 +134,26 @@ pub fn limits_of(fields: &ClientFields, devices: &[ListedDevice]) -> ClientLimit
             *bytes = limit.bytes.min(*bytes);
         }
     }
-    let percentage = fields.percentage.as_deref().map(limits::percentage);
-    let priority = fields.priority.as_deref().map(limits::priority);
     ClientLimits {
-        percentage: percentage.and_then(Result::ok).unwrap_or(100.0),
+        percentage: percentage_of(fields),
         reserved: false,
-        priority: priority.and_then(Result::ok).unwrap_or(0),
+        priority: priority_of(fields),
         memory,
     }
+}
+
+/// The active thread percentage in fields.
+#[must_use]
+pub fn percentage_of(fields: &ClientFields) -> f32 {
+    let percentage = fields.percentage.as_deref().map(limits::percentage);
+    percentage.and_then(Result::ok).unwrap_or(100.0)
+}
+
+/// The priority in fields: 0 normal, 1 below normal.
+#[must_use]
+pub fn priority_of(fields: &ClientFields) -> u32 {
+    let priority = fields.priority.as_deref().map(limits::priority);
+    priority.and_then(Result::ok).unwrap_or(0)
 }
 
 /// Why a limit in the environment cannot be read.

@@ -12,8 +12,8 @@ use protocol::control_messages::{ClientFields, DeviceAccount, Hello, ListedDevic
 use transport::socket::{Connection, Peer};
 
 use crate::container::Container;
-use crate::servers::limits::{ClientLimits, ServerLimits};
-use crate::servers::placement::ServerKey;
+use crate::servers::limits::{ClientLimits, ServerLimits, priority_of};
+use crate::servers::placement::{Companion, ServerKey};
 
 /// Names a server for the daemon's life; pids are used again, these numbers are not.
 pub type ServerId = u64;
@@ -50,10 +50,24 @@ pub struct WaitingClient {
     pub fields: ClientFields,
     /// Its label, fit for lists.
     pub label: Option<String>,
+    /// What it belongs to, by its own word.
+    pub job: Option<String>,
     /// Its group.
     pub group: Option<u32>,
     /// Its static partition, or that it has none where it needs one.
     pub partition: Option<u32>,
+}
+
+impl WaitingClient {
+    /// As far as it matters with whom it shares a context.
+    #[must_use]
+    pub fn companion(&self) -> Companion<'_> {
+        Companion {
+            process: (self.peer.pid, self.peer.identity()),
+            job: self.job.as_deref(),
+            is_below_normal: priority_of(&self.fields) > 0,
+        }
+    }
 }
 
 /// A client that has come, and waits if it must for another user's to leave.
@@ -88,6 +102,8 @@ pub struct Client {
     pub namespace: u64,
     /// Its process's own number, which tells it from others that cannot be seen, where there is one.
     pub identity: Option<u64>,
+    /// What it belongs to, by its own word.
+    pub job: Option<String>,
     /// Whether the server has welcomed it.
     pub attached: bool,
     /// Its group.
@@ -105,6 +121,8 @@ pub struct Server {
     pub key: ServerKey,
     /// The user that it was started for.
     pub uid: u32,
+    /// And the group, if a client brought it.
+    pub gid: Option<u32>,
     /// The process.
     pub child: Child,
     /// Becomes readable when the process ends.
@@ -164,6 +182,18 @@ impl Server {
         self.clients.is_empty() && self.waiting.is_empty()
     }
 
+    /// Who is there, or waits to be, as far as it matters who comes beside them.
+    #[must_use]
+    pub fn companions(&self) -> Vec<Companion<'_>> {
+        let waiting = self.waiting.iter().map(WaitingClient::companion);
+        let clients = self.clients.values().map(|client| Companion {
+            process: (client.pid, client.identity),
+            job: client.job.as_deref(),
+            is_below_normal: client.limits.priority > 0,
+        });
+        clients.chain(waiting).collect()
+    }
+
     /// Its clients in order of connection.
     #[must_use]
     pub fn clients_in_order(&self) -> Vec<&Client> {
@@ -202,6 +232,31 @@ impl Registry {
             .iter()
             .find(|(_, server)| server.key == *key && server.takes_clients())
             .map(|(&id, _)| id)
+    }
+
+    /// What clients get that have a context for which this key stands, if others of the same user have one already.
+    #[must_use]
+    pub fn settings_beside(&self, key: &ServerKey) -> Option<&ServerLimits> {
+        let user = key.one_of_users()?;
+        let mut servers = self.servers.values();
+        let beside = servers
+            .find(|server| server.takes_clients() && server.key.one_of_users() == Some(user))?;
+        Some(&beside.settings)
+    }
+
+    /// Gives a server's settings to all contexts of its user.
+    pub fn share_settings(&mut self, id: ServerId) {
+        let Some(server) = self.servers.get(&id) else {
+            return;
+        };
+        let (Some(user), settings) = (server.key.one_of_users(), server.settings.clone()) else {
+            return;
+        };
+        for server in self.servers.values_mut() {
+            if server.key.one_of_users() == Some(user) {
+                server.settings.clone_from(&settings);
+            }
+        }
     }
 
     /// The server with a process id.

@@ -250,7 +250,7 @@ fn every_command_says_in_json_what_it_did_and_what_was_wrong() {
         "underlay",
         json!({
             "mode": "none", "state": "off", "text": text, "process": null, "version": null,
-            "program": null, "why": null, "servers": [],
+            "program": null, "why": null, "servers": [], "contexts": { "most": 1, "users": [] },
         }),
     );
     try_it("ping", json!({ "message": "The daemon runs" }));

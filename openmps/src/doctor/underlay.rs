@@ -28,9 +28,19 @@ fn said(value: &Value) -> Finding {
         text => format!("{mode}: {text}"),
     };
     let mend = "control.log has NVIDIA's last words: openmps logs; a daemon with --underlay=none does without";
+    let contexts = &value["contexts"];
+    let users = contexts["users"].as_array().into_iter().flatten();
+    let lacks_some = |user: &Value| {
+        user["why_not_more"].is_string() && user["contexts"].as_u64() < contexts["most"].as_u64()
+    };
     match (Mode::named(mode), state) {
         (Some(Mode::NvidiaMps), "absent") => Finding::problem(SUBJECT, text, mend),
         (_, "absent") => Finding::warning(SUBJECT, text, mend),
+        _ if users.clone().any(lacks_some) => Finding::warning(
+            SUBJECT,
+            text,
+            "clients share the contexts that there are; --contexts asks for another number",
+        ),
         _ => Finding::ok(SUBJECT, text),
     }
 }
@@ -85,6 +95,17 @@ mod tests {
             said(&json!({ "mode": "auto", "state": "up" })).text,
             "auto: up"
         );
+    }
+
+    #[test]
+    fn fewer_contexts_than_were_asked_for_are_told() {
+        let of = |why: Option<&str>| {
+            let user = json!({ "uid": 7, "contexts": 3, "why_not_more": why });
+            let contexts = json!({ "most": 8, "users": [user] });
+            said(&json!({ "mode": "auto", "state": "up", "text": "t", "contexts": contexts })).state
+        };
+        assert_eq!(of(None), Outcome::Ok, "they are being made");
+        assert_eq!(of(Some("memory")), Outcome::Warning);
     }
 
     #[test]

@@ -37,6 +37,8 @@ message! {
         pub partition: Option<String>,
         /// OPENMPS_LABEL, as it stands in the environment, or its beginning. Travels in a Hello alone: servers do not know it.
         pub label: Option<String>,
+        /// What it belongs to: those of one job may open each other's memory. Travels in a Hello alone, as the label.
+        pub job: Option<String>,
     }
 
     /// A client's first packet.

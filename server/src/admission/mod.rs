@@ -228,6 +228,7 @@ pub fn admit(
     let user_exports = UserExports {
         registry: host.exports.clone(),
         user: User::of(admit.uid, admit.session),
+        log: name.clone(),
     };
     Ok(Admitted {
         session: Session::new(SessionParts {

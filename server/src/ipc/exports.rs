@@ -16,6 +16,7 @@ use parking_lot::Mutex;
 
 use crate::admission::groups::GroupCharge;
 use crate::ipc::descriptors::OrphanedMemory;
+use crate::log::ClientLog;
 use crate::session::observer::ClientObserver;
 use crate::stream_scheduler::completion::shared_event;
 
@@ -131,6 +132,8 @@ pub struct UserExports {
     pub registry: Arc<ExportRegistry>,
     /// The user.
     pub user: User,
+    /// The client, for log lines.
+    pub log: ClientLog,
 }
 
 impl UserExports {
@@ -145,7 +148,15 @@ impl UserExports {
     /// What one of the user's clients offers by this token.
     #[must_use]
     pub fn find(&self, token: &Token) -> Option<ExportedObject> {
-        self.registry.find(self.user, token)
+        let found = self.registry.find(self.user, token);
+        if found.is_none() {
+            // The client knows no more than that the handle is wrong.
+            self.log.line(
+                "it opens memory or an event that no client of this server shares. Where clients have several contexts \
+                 (--contexts), programs that share are to be started with the same OPENMPS_JOB",
+            );
+        }
+        found
     }
 }
 

@@ -234,7 +234,7 @@ impl VirtualMemory {
     /// CUDA_ERROR_INVALID_VALUE when there is none, and what the descriptors say.
     pub fn export(&self, handle: u64, session: u64) -> Result<Token, CUresult> {
         let memory = self.physical.get(&handle).ok_or(INVALID)?;
-        let UserExports { registry, user } = &self.user_exports;
+        let UserExports { registry, user, .. } = &self.user_exports;
         self.descriptors
             .issue(registry, (session, *user), memory, &self.connection)
     }

@@ -3,171 +3,24 @@
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
-use std::io::{BufRead, BufReader};
-use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+mod contexts;
+mod machine;
 
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+
+use machine::{
+    BENEATH, Machine, doctor, is_alive, kill, parent_of, running, staying, text, underlay,
+    variable_of,
+};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
-use tests::daemon::{Daemon, eventually, openmps, probe, succeed};
-use tests::fake_driver;
+use tests::daemon::{eventually, openmps, probe, succeed};
 use tests::skipped::skipped;
-
-const MPS: &str = env!("CARGO_BIN_EXE_nvidia_mps");
-
-/// A machine with a driver and an MPS.
-struct Machine {
-    folder: tempfile::TempDir,
-}
-
-impl Machine {
-    /// With the definitions of the driver's text.
-    fn new(definitions: &[&str]) -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-        std::fs::set_permissions(folder.path(), mode).unwrap();
-        let machine = Self { folder };
-        fake_driver::compile(machine.folder.path(), definitions);
-        // By another process: what this one has written, a fork of another test's may have open.
-        let copied = Command::new("cp").arg(MPS).arg(machine.program()).status();
-        assert!(copied.unwrap().success());
-        machine
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
-    }
-
-    fn program(&self) -> PathBuf {
-        self.path("nvidia-cuda-mps-control")
-    }
-
-    fn behave(&self, how: &str) {
-        std::fs::write(self.path("behaviour"), how).unwrap();
-    }
-
-    /// A daemon on this machine.
-    fn daemon(&self, arguments: &[&str], more: &[(&str, &str)]) -> Daemon {
-        Daemon::start_as(arguments, &self.environment(more))
-    }
-
-    fn environment<'a>(&self, more: &[(&'a str, &'a str)]) -> Vec<(&'a str, &'a str)> {
-        let own = [
-            ("OPENMPS_ENGINE", "nvidia".to_owned()),
-            ("OPENMPS_DRIVER", self.shown("libcuda.so.1")),
-            ("OPENMPS_NVIDIA_MPS", self.shown("nvidia-cuda-mps-control")),
-            ("OPENMPS_UNDERLAY_DIRECTORY", self.shown("underlay")),
-        ];
-        // For the test's life.
-        let own = own.map(|(name, value)| (name, &*value.leak()));
-        own.into_iter().chain(more.iter().copied()).collect()
-    }
-
-    fn shown(&self, name: &str) -> String {
-        self.path(name).display().to_string()
-    }
-
-    /// What NVIDIA's programs were started with.
-    fn record(&self) -> Vec<Process> {
-        let text = std::fs::read_to_string(self.path("record")).unwrap_or_default();
-        text.lines().map(Process::read).collect()
-    }
-
-    fn daemons(&self) -> Vec<Process> {
-        let mut all = self.record();
-        all.retain(|process| process.role == "daemon");
-        all
-    }
-
-    /// Whether nothing is left of any of them.
-    fn is_clean(&self) -> bool {
-        let underlay = std::fs::read_dir(self.path("underlay"));
-        let files = underlay.map_or(0, Iterator::count);
-        files == 0 && self.record().iter().all(|process| !is_alive(process.pid))
-    }
-}
-
-/// One of NVIDIA's programs.
-#[derive(Debug)]
-struct Process {
-    role: String,
-    pid: u32,
-    arguments: String,
-    environment: String,
-}
-
-impl Process {
-    fn read(line: &str) -> Self {
-        let (head, rest) = line.split_once(" [").unwrap();
-        let (arguments, environment) = rest.split_once("] ").unwrap();
-        let (role, pid) = head.split_once(' ').unwrap();
-        Self {
-            role: role.to_owned(),
-            pid: pid.parse().unwrap(),
-            arguments: arguments.to_owned(),
-            environment: environment.to_owned(),
-        }
-    }
-
-    fn variable(&self, name: &str) -> Option<&str> {
-        let mut all = self.environment.split(' ');
-        all.find_map(|entry| entry.strip_prefix(name)?.strip_prefix('='))
-    }
-}
-
-fn is_alive(pid: u32) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    let state = stat
-        .rsplit_once(") ")
-        .map(|(_, rest)| rest.starts_with('Z'));
-    state == Some(false)
-}
-
-fn parent_of(pid: u32) -> u32 {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-    let mut lines = status.lines();
-    let parent = lines.find_map(|line| line.strip_prefix("PPid:"));
-    parent.unwrap().trim().parse().unwrap()
-}
-
-fn kill(pid: u32) {
-    kill_process(Pid::from_raw(pid.cast_signed()).unwrap(), Signal::KILL).unwrap();
-}
-
-/// A variable of a process's environment.
-fn variable_of(pid: u32, name: &str) -> Option<String> {
-    let text = std::fs::read(format!("/proc/{pid}/environ")).unwrap();
-    let text = String::from_utf8_lossy(&text).into_owned();
-    let mut all = text.split('\0');
-    all.find_map(|entry| Some(entry.strip_prefix(name)?.strip_prefix('=')?.to_owned()))
-}
-
-/// What the daemon says of its underlay.
-fn underlay(daemon: &Daemon) -> Value {
-    serde_json::from_str(&daemon.control_output(&["underlay", "--json"])).unwrap()
-}
-
-fn text(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stdout).into_owned()
-}
-
-fn doctor(daemon: &Daemon) -> String {
-    let output = Command::new(openmps())
-        .arg("doctor")
-        .env("CUDA_MPS_PIPE_DIRECTORY", daemon.pipe())
-        .output();
-    let said = text(&output.unwrap());
-    let mut lines = said.lines();
-    let line = lines.find(|line| line.contains("underlay"));
-    line.unwrap_or_default().to_owned()
-}
 
 fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
-
-const BENEATH: &[&str] = &["VERSION=13000", "MPS=1"];
 
 #[test]
 fn a_server_is_a_client_of_a_private_mps() {
@@ -410,22 +263,6 @@ fn a_daemon_that_must_have_it_does_not_start_without_the_program() {
     drop((auto, daemon));
 }
 
-/// A program in the middle of a kernel that does not end.
-fn running(daemon: &Daemon, folder: &Path) -> std::process::Child {
-    let image = folder.join("k.ptx");
-    std::fs::write(&image, ".version 7.8\n.visible .entry k() {}").unwrap();
-    let mut program = daemon
-        .probe(&["kernel", image.to_str().unwrap()])
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut line = String::new();
-    let mut said = BufReader::new(program.stdout.as_mut().unwrap());
-    said.read_line(&mut line).unwrap();
-    assert_eq!(line, "running\n", "{}", daemon.server_log());
-    program
-}
-
 const SPINNING: &[&str] = &["VERSION=13000", "MPS=1", "SPINNING=1"];
 
 #[test]
@@ -504,17 +341,6 @@ fn who_finds_no_room_beneath_goes_without_and_the_others_stay() {
     assert_eq!(machine.daemons().len(), 1);
     first.kill().unwrap();
     first.wait().unwrap();
-}
-
-/// A program that has a context and does nothing in it.
-fn staying(daemon: &Daemon) -> std::process::Child {
-    let mut program = daemon.probe(&["stay"]);
-    let mut program = program.stdout(Stdio::piped()).spawn().unwrap();
-    let mut line = String::new();
-    let mut said = BufReader::new(program.stdout.as_mut().unwrap());
-    said.read_line(&mut line).unwrap();
-    assert_eq!(line, "staying\n", "{}", daemon.server_log());
-    program
 }
 
 /// What fails again and again is not tried with each server.
