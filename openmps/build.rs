@@ -17,6 +17,7 @@ fn main() {
     for folder in [
         "client",
         "nvml",
+        "nvrtc",
         "cuda-abi",
         "protocol",
         "transport",
@@ -45,6 +46,8 @@ fn main() {
             "--package",
             "nvml",
             "--package",
+            "nvrtc",
+            "--package",
             "nbody",
         ])
         .args(["--config", "profile.release.debug=false"])
@@ -65,9 +68,10 @@ fn main() {
 
     let client = target.join("release/libcuda.so");
     let nvml = target.join("release/libnvidia_ml.so");
+    let nvrtc_auditor = target.join("release/libopenmps_nvrtc.so");
     // Here, since a program that starts should not wait for it.
     let mut hash = blake3::Hasher::new();
-    for library in [&client, &nvml] {
+    for library in [&client, &nvml, &nvrtc_auditor] {
         hash.update(&std::fs::read(library).expect("it has been built"));
     }
     println!(
@@ -76,6 +80,7 @@ fn main() {
     );
     export("OPENMPS_CLIENT", &client);
     export("OPENMPS_NVML_LIBRARY", &nvml);
+    export("OPENMPS_NVRTC_AUDITOR", &nvrtc_auditor);
     export("OPENMPS_NBODY", &target.join("release/nbody"));
 }
 

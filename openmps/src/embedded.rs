@@ -21,6 +21,9 @@ pub const CONTAINER_LIBRARY_FOLDER: &str = "/var/lib/openmps/lib";
 /// The management library, `libnvidia-ml.so.1`.
 const NVML: &[u8] = include_bytes!(env!("OPENMPS_NVML_LIBRARY"));
 
+/// What has NVRTC hand over PTX: for the loader's auditing, not for its path.
+const NVRTC_AUDITOR: &[u8] = include_bytes!(env!("OPENMPS_NVRTC_AUDITOR"));
+
 /// What lies in a loader's folder: names, contents, and the names for who links against them.
 const LIBRARIES: [(&str, &[u8], &str); 2] = [
     ("libcuda.so.1", CLIENT, "libcuda.so"),
@@ -45,6 +48,14 @@ pub fn client_library() -> Result<PathBuf> {
     let folder = own_place().join(env!("OPENMPS_LIBRARIES_HASH"));
     client_library_in(&folder)?;
     Ok(folder)
+}
+
+/// The library with which the loader audits programs for NVRTC to hand over PTX. In a folder of the user's own: it is
+/// on no path of libraries.
+pub fn nvrtc_auditor() -> Result<PathBuf> {
+    let folder = own_place().join(env!("OPENMPS_LIBRARIES_HASH"));
+    private_folder(&folder)?;
+    put(&folder, "libopenmps-nvrtc.so", NVRTC_AUDITOR)
 }
 
 /// This program under the name of ptxas. In a folder of its own, which is on no path of programs: it would hide

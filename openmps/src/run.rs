@@ -181,7 +181,7 @@ fn refused_images(log: &Path, succeeded: bool) -> Vec<String> {
     lines
 }
 
-/// Has compilers of Python's packages hand over PTX, which the software GPU runs, in place of machine code.
+/// Has compilers that programs call hand over PTX, which the software GPU runs, in place of machine code.
 /// What the user has set stays.
 fn hand_over_ptx(command: &mut Command, libraries: &Path) -> Result<()> {
     let ptxas = embedded::ptxas(libraries)?;
@@ -194,6 +194,12 @@ fn hand_over_ptx(command: &mut Command, libraries: &Path) -> Result<()> {
         if std::env::var_os(name).is_none() {
             command.env(name, value);
         }
+    }
+    match embedded::nvrtc_auditor() {
+        Ok(auditor) => put_last_in_list(command, "LD_AUDIT", &auditor),
+        Err(error) => eprintln!(
+            "openmps: {error:#}; a program that asks NVRTC for machine code will not get its kernels loaded"
+        ),
     }
     Ok(())
 }
@@ -210,6 +216,19 @@ fn put_first_on_path(command: &mut Command, variable: &str, folder: &Path) {
         path.push(rest);
     }
     command.env(variable, path);
+}
+
+fn put_last_in_list(command: &mut Command, variable: &str, path: &Path) {
+    let mut list = std::env::var_os(variable).unwrap_or_default();
+    // Of this user's `openmps run` around this one, most likely.
+    if std::env::split_paths(&list).any(|there| there == path) {
+        return;
+    }
+    if !list.is_empty() {
+        list.push(":");
+    }
+    list.push(path);
+    command.env(variable, list);
 }
 
 fn name_of(arguments: &Arguments) -> String {

@@ -74,6 +74,8 @@ def child(what, cache, **variables):
     """Runs one of the functions above in a process of its own; gives the files that it leaves."""
     environment = os.environ | {"CUDA_CACHE_PATH": str(cache)} | variables
     environment.setdefault("CUDA_CACHE_DISABLE", "0")
+    # With it NVRTC is asked for PTX alone, and this is about both.
+    environment.pop("LD_AUDIT", None)
     subprocess.run([sys.executable, __file__, what], env=environment, check=True)
     return files(cache / "openmps")
 

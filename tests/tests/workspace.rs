@@ -35,6 +35,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
         "nvml",
         &["cuda-abi", "daemon-interface", "protocol", "transport"],
     ),
+    ("nvrtc", &[]),
     (
         "server",
         &[
@@ -85,6 +86,7 @@ const BUDGETS: &[(&str, usize)] = &[
     ("daemon-interface", 3),
     ("client", 5),
     ("nvml", 5),
+    ("nvrtc", 0),
     ("ptx", 6),
     ("engine", 3),
     ("ptx-vm", 16),

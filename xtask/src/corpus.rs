@@ -44,6 +44,7 @@ pub const BUILT: &[&str] = &[
     "printf",
     "ptds",
     "sm_80",
+    "sm_89",
     "sm_90",
     "textures",
     "vmm",

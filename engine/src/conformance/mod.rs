@@ -18,6 +18,7 @@ pub mod images;
 pub mod kernels;
 pub mod launches;
 pub mod memory;
+pub mod memory_model;
 pub mod progress;
 pub mod rig;
 pub mod runs;
@@ -60,6 +61,9 @@ macro_rules! for_each_case {
                 a_block_waits_for_a_later_block forty_kernels_wait_in_a_ring
                 clients_share_what_endless_kernels_leave dropping_a_client_ends_its_kernels
                 destroying_a_context_ends_its_kernels a_storm_of_clients_leaves_nothing;
+            memory_model: messages_arrive_whole messages_are_passed_on_whole buffered_stores_are_seen_behind_fences
+                loads_do_not_see_what_follows_them readers_agree_about_two_writers one_word_has_one_order
+                stores_behind_fences_have_one_order every_atomic_has_its_turn;
             shares: work_is_done_by_percentage groups_have_their_part_together
                 reserved_multiprocessors_are_nobody_elses shares_that_make_no_sense_are_refused
                 what_waits_goes_on what_never_ends_keeps_nobody what_is_reserved_and_busy_keeps_nobody

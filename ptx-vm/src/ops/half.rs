@@ -230,7 +230,8 @@ pub(crate) fn compare(name: &str, ty: Type) -> Option<Simple> {
     }
     let f = match name {
         "eq" => by!(|a, b| a == b),
-        "ne" => by!(|a, b| a != b),
+        // False where one is NaN, unlike "neu".
+        "ne" => by!(|a, b| a.partial_cmp(&b).is_some_and(std::cmp::Ordering::is_ne)),
         "lt" => by!(|a, b| a < b),
         "le" => by!(|a, b| a <= b),
         "gt" => by!(|a, b| a > b),

@@ -51,3 +51,16 @@ fn comparisons_of_halves_flush_where_they_are_told_to() {
         assert_eq!(result(&text), equal | 2, "{text}");
     }
 }
+
+#[test]
+fn halves_beside_a_nan_differ_only_where_that_is_asked() {
+    // NaN and 1, beside 2 and 1.
+    let pairs = "mov.b32 %r2, 0x3c007fff; mov.b32 %r3, 0x3c004000;";
+    for (name, wanted) in [("ne", 0), ("neu", 0xffff), ("lt", 0), ("ltu", 0xffff)] {
+        for ty in ["f16x2", "bf16x2"] {
+            let text = format!("{pairs} set.{name}.u32.{ty} %r1, %r2, %r3;");
+            // 0x7fff is a NaN of both.
+            assert_eq!(result(&text), wanted, "{text}");
+        }
+    }
+}

@@ -75,7 +75,8 @@ pub enum ImageError {
     /// The image has machine code only, and a software GPU runs none.
     #[error(
         "the image has no PTX, only machine code for NVIDIA GPUs{}: a software GPU needs PTX; \
-         build with -gencode arch=compute_{device},code=compute_{device} or lower", list(.found)
+         build with -gencode arch=compute_{device},code=compute_{device} or lower; docs/python.md says how \
+         what compiles at run time hands over PTX", list(.found)
     )]
     MachineCodeOnly {
         /// Architectures of that code, where known.
