@@ -357,6 +357,37 @@ fn code_that_an_earlier_server_had_is_loaded_before_a_client_comes() {
 }
 
 #[test]
+fn local_memory_that_a_kernel_needs_is_there_before_its_client_comes() {
+    const DEEP: &[u8] = b".version 7.8\n.visible .entry deep() {}";
+    let fake = Fake::new(&[
+        "VERSION=12040",
+        "LOCAL=2000",
+        "TOTAL=(1ull<<40)",
+        "THREADS=64",
+    ]);
+    let controls = Controls::of(&fake);
+    let place = tempfile::tempdir().unwrap();
+    let folder = place.path().join("code");
+    let (engine, _) = ahead(&fake, Some(&folder));
+    load(&mut Guest::new(&engine), 1, DEEP);
+    drop(engine);
+    let loads = controls.loads();
+    let (engine, _) = ahead(&fake, Some(&folder));
+    // The kernel that ends batches, the image, and a kernel that takes the memory.
+    until("it is there", || controls.loads() == loads + 3);
+    let neighbour = busy(&engine, &controls);
+    bounded("a client comes beside a kernel", || {
+        let mut guest = Guest::new(&engine);
+        load(&mut guest, 1, DEEP);
+        let place = guest.commit(0, GRANULE);
+        set(&mut guest, 1, place);
+    });
+    controls.spin(false);
+    drop((neighbour, engine));
+    assert_eq!(controls.stalls(), 0);
+}
+
+#[test]
 fn what_the_driver_refuses_and_a_folder_of_others_are_not_used() {
     let fake = Fake::new(&["VERSION=12040"]);
     let controls = Controls::of(&fake);

@@ -228,6 +228,12 @@ impl Thread {
         {
             Ok(image) => {
                 files.put_back(&next.file);
+                // Who launches such a kernel would wait as for a load. If it is not taken now, it is then.
+                let kernels = image.descriptor().kernels.iter();
+                let local = kernels.map(|kernel| kernel.local_bytes).max();
+                let most = images.room().most() as u64;
+                let local = local.unwrap_or_default().into();
+                let _ = self.device.reserve_local_memory_ahead(local, most);
                 images.add_ahead(next.content, image, next.file.seen);
             }
             Err(refused) => return self.refused(&refused, next),

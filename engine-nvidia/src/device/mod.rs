@@ -271,8 +271,23 @@ impl Device {
         if !LocalMemory::is_within_bound(bytes, self.threads(), self.facts.total_memory) {
             return Err(CUresult::ERROR_OUT_OF_MEMORY);
         }
+        self.take_local_memory(bytes, Turn::Wait)
+    }
+
+    /// As [`Device::reserve_local_memory`], if nothing runs now, and it is no more than so many bytes for all threads.
+    ///
+    /// # Errors
+    /// As there, and CUDA_ERROR_NOT_READY while something runs.
+    pub(crate) fn reserve_local_memory_ahead(&self, bytes: u64, most: u64) -> Result<(), CUresult> {
+        if self.has_local_memory(bytes) || LocalMemory::of_all(bytes, self.threads()) > most {
+            return Ok(());
+        }
+        self.take_local_memory(bytes, Turn::IfIdle)
+    }
+
+    fn take_local_memory(&self, bytes: u64, turn: Turn) -> Result<(), CUresult> {
         let driver = self.enter()?;
-        let taken = self.run_exclusive(|| self.local.reserve(driver, self.service.0, bytes));
+        let taken = self.run_in(turn, || self.local.reserve(driver, self.service.0, bytes));
         self.confirm(taken)
     }
 

@@ -7,6 +7,7 @@
  *   MARK         text in the file's read-only data;
  *   REFUSED      images with this in their text are refused;
  *   LOCAL        bytes of a thread's local memory of a kernel that is called deep;
+ *   THREADS      that a multiprocessor can have, more than a thousand unless it says so;
  *   SPINNING     1 if kernels spin from the beginning;
  *   TOTAL        bytes of memory that there are said to be;
  *   MPS          it is a client of the MPS in CUDA_MPS_PIPE_DIRECTORY, if one listens there, as
@@ -251,6 +252,9 @@ R cuDeviceGetAttribute(int *v, unsigned a, int d) {
     if (a == 133) return *v = MPS && mps >= 0, OK;
 #endif
     if (a > attributes) return INVALID_VALUE;
+#ifdef THREADS
+    if (a == 39) return *v = THREADS, OK;
+#endif
     *v = 1000 + a;
     return OK;
 }
