@@ -4,7 +4,7 @@
 //! and when a client attaches. Must not know what clients do.
 
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use cuda_abi::CUresult;
@@ -12,7 +12,8 @@ use engine::{Attachment, Client, Engine, Granularity, GroupShare};
 use protocol::device_facts::{ABILITIES, DeviceFacts, REACHES_PEERS};
 
 use crate::client::NvidiaClient;
-use crate::code::image::Images;
+use crate::code::images::Images;
+use crate::code::load_ahead::LoadAhead;
 use crate::device::Device;
 use crate::driver::environment;
 use crate::driver::locate;
@@ -30,6 +31,8 @@ pub struct NvidiaEngine {
 /// What clients have of the engine.
 #[derive(Debug)]
 pub(crate) struct SharedEngine {
+    /// First: it uses all the rest.
+    ahead: OnceLock<LoadAhead>,
     pub(crate) devices: Vec<Arc<Device>>,
     pub(crate) images: Images,
     pub(crate) poller: Poller,
@@ -114,14 +117,20 @@ impl NvidiaEngine {
         let devices = (0..driver.count_devices()?)
             .map(|ordinal| Device::new(&driver, ordinal))
             .collect::<Result<Vec<_>, _>>()?;
+        let memory = devices.iter().map(|device| device.facts().total_memory);
+        let images = Images::new(memory.min().unwrap_or_default());
+        for device in &devices {
+            device.set_reserve(images.give_up());
+        }
         let poller = Poller::start(devices.clone())
             .map_err(|_| OpenError::of("starting a thread")(CUresult::ERROR_OPERATING_SYSTEM))?;
         Ok(Self {
             shared: Arc::new(SharedEngine {
+                ahead: OnceLock::new(),
                 facts: facts(&devices),
                 shares: SmAllocator::new(devices.clone(), Arc::clone(poller.waker())),
                 devices,
-                images: Images::default(),
+                images,
                 poller,
             }),
             driver,
@@ -134,6 +143,25 @@ impl NvidiaEngine {
         for device in &self.shared.devices {
             device.gate().set_grace(grace);
         }
+    }
+
+    /// From now on code that clients come with is loaded ahead for the next, while devices have nothing to do; and, if there is a
+    /// folder, kept there for later servers of the same user. `say` is told what the server's log should have. To be called
+    /// once.
+    ///
+    /// # Errors
+    /// When the system gives no thread for it.
+    pub fn load_ahead(
+        &self,
+        folder: Option<&Path>,
+        say: impl Fn(&str) + Send + 'static,
+    ) -> std::io::Result<()> {
+        if let Some(device) = self.shared.devices.first() {
+            let ahead = LoadAhead::start(&self.shared.images, device, folder, Box::new(say))?;
+            // Nobody else sets it.
+            let _ = self.shared.ahead.set(ahead);
+        }
+        Ok(())
     }
 
     /// The CUDA version that the driver is for: 1000 × major + 10 × minor.

@@ -6,6 +6,7 @@ mod common;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use common::machine_code::{Section, elf};
 use common::{Controls, Fake, PTX, poke, until};
 use cuda_abi::CUresult;
 use engine::arena::GRANULE;
@@ -219,18 +220,36 @@ fn large_host_copies_are_done_in_pieces() {
 }
 
 /// Of an image with variables there is a module before anybody loads one, for which one of its clients
-/// counts until somebody does.
+/// counts until somebody does: then it is the next one's, if it is not large.
 #[test]
-fn a_module_that_nobody_took_does_not_stay() {
-    let fake = Fake::new(&["VERSION=12040", "DEVICES=2"]);
-    let engine = fake.open().expect("a driver that works");
-    let controls = Controls::of(&fake);
-    let mut guest = Guest::new(&engine);
-    guest.context(1, 1);
-    guest.module_for(0, 1, PTX);
-    controls.settle(1, 1);
-    guest.module_in(0, PTX);
-    controls.settle(1, 2);
+fn a_module_that_nobody_took_stays_if_it_is_not_large() {
+    const LARGE: u64 = (4 << 30) / 128;
+    let section = Section {
+        name: ".nv.global",
+        flags: 3,
+        bytes: Err(LARGE),
+    };
+    let text = ".version 7.8\n.visible .entry poke() {}";
+    let large = elf(text, &[section], &[("room", 1, 0, LARGE)]);
+    for (code, at_once) in [(PTX.as_bytes(), 2), (&large[..], 1)] {
+        let fake = Fake::new(&["VERSION=12040", "DEVICES=2"]);
+        let engine = fake.open().expect("a driver that works");
+        let controls = Controls::of(&fake);
+        let mut guest = Guest::new(&engine);
+        guest.context(1, 1);
+        assert_eq!(guest.image(1, code).0, CUresult::SUCCESS);
+        for (context, modules) in [(1, at_once), (0, 2)] {
+            let request = ModuleLoad {
+                module: 1 + u64::from(context),
+                image: 1,
+                context,
+                ..ModuleLoad::default()
+            };
+            let loaded = guest.client.module_load(&request, &[], &mut Vec::new());
+            assert!(loaded.is_ok());
+            controls.settle(1, modules);
+        }
+    }
 }
 
 /// Ranks of collective operations do: one waits on its device for the other, which loads code on another device

@@ -107,15 +107,25 @@ fn libraries() -> Vec<PathBuf> {
     all.filter(|path| path.is_absolute()).collect()
 }
 
-/// The driver's cache of what it compiled, which is made if it is not there, and the directory in which the server is a
-/// client of NVIDIA's MPS.
-fn written_by_driver() -> Vec<PathBuf> {
+/// The driver's cache of what it compiled, unless it is to have none.
+fn driver_cache() -> Option<PathBuf> {
     let named = std::env::var_os("CUDA_CACHE_PATH").map(PathBuf::from);
     let usual = || Some(PathBuf::from(std::env::var_os("HOME")?).join(".nv/ComputeCache"));
+    let is_disabled = std::env::var_os("CUDA_CACHE_DISABLE").as_deref() == Some(OsStr::new("1"));
     let cache = named.or_else(usual).filter(|path| path.is_absolute());
-    if let Some(cache) = &cache
-        && std::env::var_os("CUDA_CACHE_DISABLE").as_deref() != Some(OsStr::new("1"))
-    {
+    cache.filter(|_| !is_disabled)
+}
+
+/// Where a server over NVIDIA's driver keeps code for later ones of its user, if anywhere: several users may have one cache.
+pub fn code_folder() -> Option<PathBuf> {
+    let user = rustix::process::geteuid().as_raw();
+    Some(driver_cache()?.join(format!("openmps-code-{user}")))
+}
+
+/// The driver's cache, which is made if it is not there, and the directory in which the server is a client of NVIDIA's MPS.
+fn written_by_driver() -> Vec<PathBuf> {
+    let cache = driver_cache();
+    if let Some(cache) = &cache {
         // The driver does without it, and so do we.
         let _ = std::fs::create_dir_all(cache);
     }

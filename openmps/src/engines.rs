@@ -20,7 +20,7 @@ use parking_lot::Mutex;
 use sandbox::Profile;
 use server::{ComputeModePolicy, ContextRefused};
 
-use crate::confinement::Confinement;
+use crate::confinement::{self, Confinement};
 use crate::file_receiver;
 
 /// How long a server that has ended waits for its threads.
@@ -116,7 +116,7 @@ pub fn serve() -> ExitCode {
 }
 
 /// What the environment asks for, in a process that may from then on do no more than a server of it needs.
-fn open_confined(log: &ServerLog) -> Result<(Arc<dyn Engine>, Box<dyn ComputeModePolicy>)> {
+fn open_confined(log: &Arc<ServerLog>) -> Result<(Arc<dyn Engine>, Box<dyn ComputeModePolicy>)> {
     let say = |text: &str| log.0.line(Role::Server, text);
     let confinement = Confinement::from_environment()?;
     if variable("OPENMPS_ENGINE").as_deref() != Some("soft") {
@@ -124,7 +124,16 @@ fn open_confined(log: &ServerLog) -> Result<(Arc<dyn Engine>, Box<dyn ComputeMod
         confinement.restrict_driver_files(say)?;
     }
     let nvidia = || {
-        let engine: Arc<dyn Engine> = Arc::new(NvidiaEngine::open()?);
+        let engine = NvidiaEngine::open()?;
+        let later = Arc::clone(log);
+        let folder = confinement::code_folder();
+        let started = engine.load_ahead(folder.as_deref(), move |text| {
+            later.0.line(Role::Server, text);
+        });
+        if let Err(error) = started {
+            say(&format!("No code is loaded ahead: {error}"));
+        }
+        let engine: Arc<dyn Engine> = Arc::new(engine);
         // NVIDIA's driver keeps to the modes of its devices.
         let gate: Box<dyn ComputeModePolicy> = Box::new(server::EnforcedByDriver);
         Ok::<_, OpenError>((engine, gate, Profile::DriverServer))

@@ -268,6 +268,8 @@ fn command_in(folder: &TempDir, arguments: &[&str], environment: &[(&str, &str)]
         .args(arguments)
         .env("CUDA_MPS_PIPE_DIRECTORY", folder.path().join("pipe"))
         .env("CUDA_MPS_LOG_DIRECTORY", folder.path().join("log"))
+        // What servers keep for later ones is no other test's.
+        .env("HOME", folder.path())
         .envs(environment.iter().copied())
         .stdin(Stdio::null())
         .stdout(Stdio::null());

@@ -5,9 +5,9 @@
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
-use tests::daemon::{Daemon, PATIENCE, eventually, openmps};
+use tests::daemon::{Daemon, PATIENCE, eventually, openmps, succeed};
 use tests::fake_driver;
 use tests::skipped::skipped;
 
@@ -127,6 +127,51 @@ fn a_driver_reaches_what_it_needs_and_no_more_for_who_asks_for_it() {
     // Such a driver does not start where it can open that file.
     let output = start("on").probe(&["init"]).output().unwrap();
     assert!(!output.status.success(), "{output:?}");
+}
+
+/// Code that a client of an earlier server came with is loaded from the user's file, also where a server opens no other.
+#[test]
+fn the_next_server_loads_what_clients_of_an_earlier_one_came_with() {
+    let folder = tempfile::tempdir().unwrap();
+    let cache = folder.path().join("cache");
+    let driver = fake(&folder, &["VERSION=13000"]);
+    let text = folder.path().join("k.ptx");
+    std::fs::write(&text, ".version 7.8\n.visible .entry k() {}").unwrap();
+    let environment = [
+        ("OPENMPS_ENGINE", "nvidia"),
+        ("OPENMPS_DRIVER", driver.to_str().unwrap()),
+        ("CUDA_CACHE_PATH", cache.to_str().unwrap()),
+        ("OPENMPS_SANDBOX", "strict"),
+    ];
+    let user = rustix::process::geteuid().as_raw();
+    let kept = cache.join(format!("openmps-code-{user}"));
+    let files = || {
+        let files = std::fs::read_dir(&kept).into_iter().flatten().flatten();
+        files.map(|file| file.path()).collect::<Vec<_>>()
+    };
+    let daemon = Daemon::start_with(&environment);
+    succeed(&mut daemon.probe(&["kernel", text.to_str().unwrap()]));
+    eventually("it is kept", || {
+        let files = files();
+        matches!(&files[..], [file] if file.extension().is_some_and(|kind| kind == "once"))
+    });
+    assert!(
+        !daemon.server_log().contains("not kept"),
+        "{}",
+        daemon.server_log()
+    );
+    drop(daemon);
+    let file = &files()[0];
+    let before = SystemTime::now() - Duration::from_secs(1000);
+    let opened = std::fs::File::options().write(true).open(file).unwrap();
+    opened.set_modified(before).unwrap();
+    let daemon = Daemon::start_with(&environment);
+    succeed(&mut daemon.probe(&["init"]));
+    eventually("it is used", || {
+        let metadata = std::fs::metadata(file);
+        metadata
+            .is_ok_and(|metadata| metadata.modified().unwrap() > before + Duration::from_secs(1))
+    });
 }
 
 /// Nobody has a list of what a driver calls, so it is only what nobody is to do that is refused; by the daemon too where that

@@ -55,7 +55,9 @@ impl NvidiaClient {
         let loaded = if request.options & IMAGE_PART != 0 {
             check_part(device, data).map(|()| None)
         } else {
-            self.shared.images.load(device, data, charge).map(Some)
+            let share = &self.warm_share;
+            let loaded = self.shared.images.load(device, data, charge, share);
+            loaded.map(Some)
         };
         Ok(match loaded {
             Ok(None) => operations::ImageLoadReply::default(),

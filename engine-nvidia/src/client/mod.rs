@@ -21,8 +21,9 @@ use protocol::operations::{
 };
 use protocol::tensor_maps;
 
-use crate::code::image::Image;
+use crate::code::images::ClientImage;
 use crate::code::module::Module;
+use crate::code::warm_set::WarmShare;
 use crate::device::context::Context;
 use crate::engine::SharedEngine;
 use crate::memory::address_space::ClientAddressSpace;
@@ -54,7 +55,9 @@ pub(crate) struct NvidiaClient {
     unloaded_modules: Vec<Arc<Module>>,
     /// Of the server's memory, what may be held for the client.
     server_memory: Arc<Bound>,
-    images: HashMap<u64, Arc<Image>>,
+    images: HashMap<u64, Arc<ClientImage>>,
+    /// What it may bring to the images that are kept.
+    warm_share: Arc<WarmShare>,
     runs: Runs<GraphRun>,
     arrays: HashMap<u64, Arc<Array>>,
     /// By context, kind (`true` for surfaces) and number.
@@ -113,6 +116,7 @@ impl NvidiaClient {
             runs: Runs::new(&server_memory),
             server_memory,
             images: HashMap::new(),
+            warm_share: shared.images.share(),
             arrays: HashMap::new(),
             textures: HashMap::new(),
             memory,

@@ -1,36 +1,32 @@
-//! Images: device code as clients send it, kept by content, and what the driver says of it.
+//! An image: device code as the driver takes it, what the driver says of it, and the modules that are made of it.
 //!
-//! Owns the images of all clients, each once, for as long as anybody has it. Called by clients that load one. Must
+//! Owns modules that all clients share, and those that nobody has. Called by clients' modules, and by who keeps images. Must
 //! not know contexts of clients.
 
-use parking_lot::{Mutex, MutexGuard};
-use std::collections::HashMap;
-use std::ffi::{CStr, CString, c_char, c_void};
-use std::sync::{Arc, Weak};
+use parking_lot::Mutex;
+use std::ffi::{CStr, CString, c_char};
+use std::sync::Arc;
 
 use cuda_abi::CUresult;
 use cuda_abi::types::*;
-use engine::Charge;
 use protocol::image_descriptor::{Descriptor, Kernel, Variable};
-use protocol::linked_image;
-use ptx::image::{ImageKind, classify};
 
-use crate::code::link;
-use crate::code::rewrite::{self, Changes};
-use crate::code::symbols;
-use crate::device::Device;
+use crate::code::loaded::{LoadRequest, Loaded};
+use crate::code::prepare::Prepared;
+use crate::code::room::{CodeRoom, RoomCharge};
+use crate::code::variable_layout::VariableSection;
+use crate::device::{Device, Turn};
 use crate::driver::Driver;
-use crate::sync::Handle;
 
 /// Zeroes behind an image: a NUL for PTX, and room for a reader that goes a little too far.
 pub(crate) const PADDING: usize = 4096;
 
-/// Bytes of the driver's log that are kept.
-const LOG: usize = 16 << 10;
-
 /// Kernels of an image, and parameters of a kernel, beyond which the driver is not believed.
 const MOST_KERNELS: u32 = 1 << 20;
 const MOST_PARAMETERS: usize = 1 << 16;
+
+/// Modules of an image that nobody has, of all devices.
+const MOST_SPARES: usize = 16;
 
 /// Why an image was refused.
 #[derive(Debug)]
@@ -48,91 +44,6 @@ impl From<CUresult> for Refused {
     }
 }
 
-/// All images that clients have at the moment, by their bytes.
-#[derive(Debug, Default)]
-pub(crate) struct Images {
-    known: Mutex<HashMap<Arc<[u8]>, Weak<Image>>>,
-}
-
-impl Images {
-    /// The image with these bytes; the driver is asked only if nobody has it already. `charge` is for what is
-    /// made meanwhile, and for the image as long as anybody has it.
-    ///
-    /// # Errors
-    /// Why the driver does not take it, with its log.
-    pub(crate) fn load(
-        &self,
-        device: &Arc<Device>,
-        bytes: &[u8],
-        mut charge: Charge,
-    ) -> Result<Arc<Image>, Refused> {
-        let linked = match linked_image::is_linked(bytes) {
-            true => Some(link::link(device, bytes)?),
-            false => None,
-        };
-        let bytes = linked.as_ref().map_or(bytes, |linked| &linked.code[..]);
-        let padded: Arc<[u8]> = link::padded(bytes).into();
-        if let Some(image) = self.known.lock().get(&padded).and_then(Weak::upgrade) {
-            return Ok(image);
-        }
-        // Not under the lock: compiling takes long. Two that come at once both compile.
-        let mut names = symbols::variables(bytes)?;
-        let rewritten = match &linked {
-            Some(_) => None,
-            None => rewrite::rewritten(bytes, device.architecture()),
-        };
-        if !matches!(rewritten, Some(Ok(_)))
-            && linked.is_none()
-            && rewrite::sets_conditions(bytes, device.architecture())
-        {
-            return Err(Refused {
-                code: CUresult::ERROR_NOT_SUPPORTED,
-                log: "machine code that calls cudaGraphSetConditional: conditional nodes need PTX here; \
-                      build with -gencode arch=compute_XX,code=compute_XX and without -rdc=true"
-                    .to_owned(),
-            });
-        }
-        let mut changes = linked
-            .as_ref()
-            .map_or_else(Changes::default, |linked| linked.changes.clone());
-        let text = match &rewritten {
-            Some(Ok(rewritten)) => {
-                changes.add(rewritten);
-                // It is this text that is loaded, and references have other names in it.
-                names = symbols::variables(rewritten.text.as_bytes())?;
-                Some(rewritten.text.as_bytes())
-            }
-            _ => (classify(bytes) == Some(ImageKind::Ptx)).then_some(bytes),
-        };
-        let code = text.map_or_else(
-            || Arc::clone(&padded),
-            |text| {
-                let compiled = link::compile(device, text);
-                link::padded(compiled.as_deref().unwrap_or(text)).into()
-            },
-        );
-        charge.shrink_to(padded.len() as u64);
-        let image = Image::new(device, code, names, &changes, charge).map_err(|refused| {
-            // Why what might have helped did not.
-            match &rewritten {
-                Some(Err(why)) => Refused {
-                    log: format!(
-                        "{}; the image's PTX cannot be rewritten: {why}",
-                        refused.log
-                    ),
-                    ..refused
-                },
-                _ => refused,
-            }
-        })?;
-        let image = Arc::new(image);
-        let mut known = self.known.lock();
-        known.retain(|_, image| image.strong_count() > 0);
-        known.insert(padded, Arc::downgrade(&image));
-        Ok(image)
-    }
-}
-
 /// An image that the driver takes.
 #[derive(Debug)]
 pub(crate) struct Image {
@@ -144,13 +55,25 @@ pub(crate) struct Image {
     variables: Vec<Placed>,
     /// Its kernels print to a ring of the module's.
     prints: bool,
-    /// Modules of it, at most one a device. Without variables there is nothing in a module that its
-    /// users could change under each other, and all have the same one: loading another would wait for
-    /// all kernels. With variables there is the one here that was made to learn all this, until the
-    /// first user comes, who takes it if it is on the right device.
-    loaded: Mutex<Vec<Arc<Loaded>>>,
-    /// What of the server's memory is held for it, of that of the client which brought it first.
-    _held: Charge,
+    /// Where its variables are, if all that can change in a module of it is known.
+    sections: Option<Vec<VariableSection>>,
+    /// Bytes of device memory that a module of it is taken to need.
+    module_bytes: usize,
+    room: Arc<CodeRoom>,
+    /// Without variables there is nothing in a module that its users could change under each other, and all
+    /// have the same one, one a device: loading another would wait for all kernels.
+    shared: Mutex<Vec<Arc<Loaded>>>,
+    /// Modules that nobody has, of an image with variables: the one that was made to learn all this, such as were
+    /// loaded ahead, and those of clients that have gone which can be as new.
+    spares: Mutex<Vec<Spare>>,
+}
+
+/// A module that nobody has.
+#[derive(Debug)]
+struct Spare {
+    loaded: Arc<Loaded>,
+    /// `None` for the one that came with the image.
+    held: Option<RoomCharge>,
 }
 
 /// Where a variable of an image is.
@@ -173,15 +96,6 @@ pub(crate) struct ManagedVariable {
     pub(crate) init: Vec<u8>,
 }
 
-/// A module of the driver's; unloaded on drop.
-#[derive(Debug)]
-pub(crate) struct Loaded {
-    device: Arc<Device>,
-    module: Handle<CUmodule>,
-    /// By kernel, the most dynamic shared memory that any of its users asked for.
-    most_shared: Mutex<HashMap<u32, i32>>,
-}
-
 /// Whether an address lies in the driver's managed memory.
 fn is_managed(driver: &Driver, address: CUdeviceptr) -> bool {
     let mut managed = 0_u32;
@@ -197,19 +111,34 @@ fn is_managed(driver: &Driver, address: CUdeviceptr) -> bool {
 }
 
 impl Image {
-    fn new(
+    /// Loads it on a device, and learns what the driver says of it.
+    ///
+    /// # Errors
+    /// As [`Loaded::new`].
+    pub(crate) fn new(
         device: &Arc<Device>,
-        bytes: Arc<[u8]>,
-        names: Vec<String>,
-        changes: &Changes,
-        held: Charge,
+        prepared: &Prepared,
+        room: &Arc<CodeRoom>,
+        turn: Turn,
     ) -> Result<Self, Refused> {
-        let loaded = Loaded::new(device, &bytes)?;
+        let Prepared {
+            code,
+            names,
+            changes,
+            sections,
+            ..
+        } = prepared;
+        let request = LoadRequest {
+            code,
+            variables: sections.as_deref().map(|sections| (sections, room)),
+            turn,
+        };
+        let loaded = Loaded::new(device, request)?;
         let driver = device.enter()?;
-        let (kernels, kernel_names) = kernels(driver, loaded.module.0)?;
+        let (kernels, kernel_names) = kernels(driver, loaded.module())?;
         let mut variables = Vec::new();
         let mut placed = Vec::new();
-        for name in changes.variables(names) {
+        for name in changes.variables(names.clone()) {
             if let Some(managed) = changes.managed(&name) {
                 variables.push(Variable {
                     name: name.clone(),
@@ -249,8 +178,11 @@ impl Image {
                 placed.push(Placed::ByDriver(c_name));
             }
         }
-        Ok(Self {
-            bytes,
+        let of_variables = variables.iter().map(|variable| variable.bytes);
+        let of_variables = of_variables.fold(0, u64::saturating_add);
+        let module_bytes = usize::try_from(of_variables).unwrap_or(usize::MAX);
+        let image = Self {
+            bytes: Arc::clone(code),
             // The real driver keeps the device heap itself.
             descriptor: Descriptor {
                 kernels,
@@ -260,9 +192,18 @@ impl Image {
             kernels: kernel_names,
             variables: placed,
             prints: changes.prints,
-            loaded: Mutex::new(vec![Arc::new(loaded)]),
-            _held: held,
-        })
+            sections: sections.clone(),
+            module_bytes: module_bytes.saturating_add(code.len()),
+            room: Arc::clone(room),
+            shared: Mutex::default(),
+            spares: Mutex::default(),
+        };
+        let loaded = Arc::new(loaded);
+        match image.is_shared() {
+            true => image.shared.lock().push(loaded),
+            false => image.spares.lock().push(Spare { loaded, held: None }),
+        }
+        Ok(image)
     }
 
     pub(crate) fn descriptor(&self) -> &Descriptor {
@@ -292,31 +233,47 @@ impl Image {
         self.prints
     }
 
+    /// Bytes of device memory that a module of it is taken to need.
+    pub(crate) fn module_bytes(&self) -> usize {
+        self.module_bytes
+    }
+
     /// A module of this image on a device, that nobody else uses but where all have the same.
     ///
     /// # Errors
     /// The driver's status.
     pub(crate) fn instantiate(&self, device: &Arc<Device>) -> Result<Arc<Loaded>, CUresult> {
-        let mut known = self.loaded.lock();
-        let there = known
-            .iter()
-            .position(|loaded| Arc::ptr_eq(&loaded.device, device));
-        match there {
-            Some(at) if self.is_shared() => Ok(Arc::clone(&known[at])),
-            Some(at) => Ok(known.swap_remove(at)),
+        if self.is_shared() {
             // Under the lock, so that of two who share it one loads it.
-            None if self.is_shared() => {
-                known.push(self.instantiate_alone(device)?);
-                Ok(Arc::clone(&known[known.len() - 1]))
+            let mut shared = self.shared.lock();
+            let there = shared
+                .iter()
+                .find(|loaded| Arc::ptr_eq(loaded.device(), device));
+            if let Some(loaded) = there {
+                return Ok(Arc::clone(loaded));
             }
-            None => {
-                // The one that nobody took is not kept for good.
-                let unused = std::mem::take(&mut *known);
-                drop(known);
-                drop(unused);
-                self.instantiate_alone(device)
-            }
+            let loaded = self.instantiate_alone(device)?;
+            shared.push(Arc::clone(&loaded));
+            return Ok(loaded);
         }
+        if let Some(loaded) = self.take_spare(device) {
+            return Ok(loaded);
+        }
+        let loaded = self.instantiate_alone(device)?;
+        self.count_spares();
+        Ok(loaded)
+    }
+
+    /// Counts the module that came with the image among those that are kept, or gives it up: until now it counted for a client,
+    /// which has another.
+    fn count_spares(&self) {
+        let mut spares = self.spares.lock();
+        spares.retain_mut(|spare| {
+            if spare.held.is_none() {
+                spare.held = self.room.charge_spare(self.module_bytes);
+            }
+            spare.held.is_some()
+        });
     }
 
     /// As [`Image::instantiate`], of which nobody else has anything.
@@ -324,111 +281,74 @@ impl Image {
     /// # Errors
     /// The driver's status.
     pub(crate) fn instantiate_alone(&self, device: &Arc<Device>) -> Result<Arc<Loaded>, CUresult> {
-        let loaded = Loaded::new(device, &self.bytes).map_err(|refused| refused.code)?;
-        Ok(Arc::new(loaded))
-    }
-}
-
-impl Loaded {
-    /// Loads an image with its padding.
-    ///
-    /// # Errors
-    /// What the driver says, with its log.
-    pub(crate) fn new(device: &Arc<Device>, padded: &[u8]) -> Result<Self, Refused> {
-        let driver = device.enter()?;
-        let mut module = CUmodule::NULL;
-        let mut log = vec![0_u8; LOG];
-        let mut options = [
-            CUjit_option::ERROR_LOG_BUFFER,
-            CUjit_option::ERROR_LOG_BUFFER_SIZE_BYTES,
-        ];
-        let mut values = [
-            log.as_mut_ptr().cast::<c_void>(),
-            std::ptr::without_provenance_mut(LOG - 1),
-        ];
-        // SAFETY: pointers are to locals; the image's tables were found to stay within it, PTX ends
-        // with a NUL, and the options say the log's size.
-        let result = device.run_exclusive(|| unsafe {
-            driver.cuModuleLoadDataEx(
-                &raw mut module,
-                padded.as_ptr().cast(),
-                options.len() as u32,
-                options.as_mut_ptr(),
-                values.as_mut_ptr(),
-            )
-        });
-        device.confirm(result).map_err(|code| {
-            let text = CStr::from_bytes_until_nul(&log).unwrap_or_default();
-            if code == CUresult::ERROR_DEVICE_UNAVAILABLE && device.gate().is_stuck() {
-                let log = "the device waits for work of a client that has gone, which does not end: the \
-                           server's log says of which client, and what to do";
-                return Refused {
-                    code,
-                    log: log.to_owned(),
-                };
-            }
-            if text.is_empty() {
-                return Refused::from(code);
-            }
-            Refused {
-                code,
-                log: text.to_string_lossy().into_owned(),
-            }
-        })?;
-        Ok(Self {
-            device: Arc::clone(device),
-            module: Handle(module),
-            most_shared: Mutex::default(),
-        })
+        self.load(device, Turn::Wait).map(Arc::new)
     }
 
-    pub(crate) fn most_shared(&self) -> MutexGuard<'_, HashMap<u32, i32>> {
-        self.most_shared.lock()
+    fn load(&self, device: &Arc<Device>, turn: Turn) -> Result<Loaded, CUresult> {
+        let sections = self.sections.as_deref();
+        let request = LoadRequest {
+            code: &self.bytes,
+            variables: sections.map(|sections| (sections, &self.room)),
+            turn,
+        };
+        Loaded::new(device, request).map_err(|refused| refused.code)
     }
 
-    /// A kernel's function.
-    ///
-    /// # Errors
-    /// CUDA_ERROR_NOT_FOUND, or what the device died of.
-    pub(crate) fn function(&self, name: &CStr) -> Result<Handle<CUfunction>, CUresult> {
-        let mut function = CUfunction::NULL;
-        // SAFETY: the pointers are to a local and to a string with its NUL; the module is alive.
-        unsafe {
-            self.device.enter()?.cuModuleGetFunction(
-                &raw mut function,
-                self.module.0,
-                name.as_ptr(),
-            )?;
+    fn take_spare(&self, device: &Arc<Device>) -> Option<Arc<Loaded>> {
+        let mut spares = self.spares.lock();
+        let at = spares
+            .iter()
+            .position(|spare| Arc::ptr_eq(spare.loaded.device(), device))?;
+        Some(spares.swap_remove(at).loaded)
+    }
+
+    /// A module of it that a client had, of which nothing runs any more: the next client who loads it has it, if it can be
+    /// as new.
+    pub(crate) fn give_back(&self, loaded: &Arc<Loaded>) {
+        if self.is_shared() || !loaded.is_restorable() {
+            return;
         }
-        Ok(Handle(function))
+        let Some(held) = self.room.charge_spare(self.module_bytes) else {
+            return;
+        };
+        let mut spares = self.spares.lock();
+        if spares.len() < MOST_SPARES {
+            spares.push(Spare {
+                loaded: Arc::clone(loaded),
+                held: Some(held),
+            });
+        }
     }
 
-    /// A variable's address and size.
+    /// Whether the next who comes with it on a device would wait for a module.
+    pub(crate) fn wants_spare(&self, device: &Arc<Device>) -> bool {
+        let there = |spare: &Spare| Arc::ptr_eq(spare.loaded.device(), device);
+        !self.is_shared() && !self.spares.lock().iter().any(there)
+    }
+
+    /// Loads a module for the next who comes with it on a device, if there is none and room for one.
     ///
     /// # Errors
-    /// CUDA_ERROR_NOT_FOUND, or what the device died of.
-    pub(crate) fn variable(&self, name: &CStr) -> Result<(u64, u64), CUresult> {
-        let (mut address, mut bytes) = (0, 0);
-        // SAFETY: the pointers are to locals and to a string with its NUL; the module is alive.
-        unsafe {
-            self.device.enter()?.cuModuleGetGlobal_v2(
-                &raw mut address,
-                &raw mut bytes,
-                self.module.0,
-                name.as_ptr(),
-            )?;
+    /// CUDA_ERROR_NOT_READY while something runs, and the driver's status.
+    pub(crate) fn load_spare(&self, device: &Arc<Device>) -> Result<(), CUresult> {
+        if !self.wants_spare(device) {
+            return Ok(());
         }
-        Ok((address, bytes as u64))
-    }
-}
-
-impl Drop for Loaded {
-    fn drop(&mut self) {
-        let module = self.module;
-        self.device.destroy_later(0, move |driver| {
-            // SAFETY: made in `new`; whoever had it waited for the work that used it.
-            let _ = unsafe { driver.cuModuleUnload(module.raw()) };
+        let Some(held) = self.room.charge_spare(self.module_bytes) else {
+            return Ok(());
+        };
+        let loaded = Arc::new(self.load(device, Turn::IfIdle)?);
+        self.spares.lock().push(Spare {
+            loaded,
+            held: Some(held),
         });
+        Ok(())
+    }
+
+    /// Gives up the modules that nobody has. Whether there was any.
+    pub(crate) fn drop_spares(&self) -> bool {
+        let spares = std::mem::take(&mut *self.spares.lock());
+        !spares.is_empty()
     }
 }
 

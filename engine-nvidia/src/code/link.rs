@@ -12,10 +12,11 @@ use protocol::linked_image::{self, Part};
 use ptx::image::fatbin;
 use ptx::rewrite::Rewritten;
 
-use crate::code::image::{Loaded, PADDING, Refused};
+use crate::code::image::{PADDING, Refused};
+use crate::code::loaded::{LoadRequest, Loaded};
 use crate::code::rewrite::{Changes, rewritten_part};
 use crate::code::symbols;
-use crate::device::Device;
+use crate::device::{Device, Turn};
 use crate::driver::Driver;
 
 /// Bytes of the driver's log that are kept.
@@ -30,8 +31,9 @@ pub(crate) struct Linked {
 /// Links the parts of an image, rewritten where that is due.
 ///
 /// # Errors
-/// CUDA_ERROR_INVALID_IMAGE for damaged parts, and what the linker says, with its log.
-pub(crate) fn link(device: &Arc<Device>, image: &[u8]) -> Result<Linked, Refused> {
+/// CUDA_ERROR_INVALID_IMAGE for damaged parts, what the linker says, with its log, and CUDA_ERROR_NOT_READY where
+/// something must be loaded to find out and it is not the turn now.
+pub(crate) fn link(device: &Arc<Device>, image: &[u8], turn: Turn) -> Result<Linked, Refused> {
     let (whole, parts): (Vec<_>, Vec<_>) = decode(image)?
         .into_iter()
         .partition(|part| part.kind == linked_image::ALREADY_LINKED);
@@ -46,7 +48,18 @@ pub(crate) fn link(device: &Arc<Device>, image: &[u8]) -> Result<Linked, Refused
             let some = fatbin::entries(part.bytes).next().is_some();
             if some && symbols::variables(part.bytes).is_ok() {
                 let bytes = padded(part.bytes);
-                if Loaded::new(device, &bytes).is_ok() {
+                let request = LoadRequest {
+                    code: &bytes,
+                    variables: None,
+                    turn,
+                };
+                let loaded = Loaded::new(device, request);
+                if let Err(refused) = &loaded
+                    && refused.code == CUresult::ERROR_NOT_READY
+                {
+                    return Err(CUresult::ERROR_NOT_READY.into());
+                }
+                if loaded.is_ok() {
                     return Ok(Linked {
                         code: part.bytes.to_vec(),
                         changes: Changes::default(),
@@ -83,7 +96,7 @@ pub(crate) fn compile(device: &Arc<Device>, text: &[u8]) -> Option<Vec<u8>> {
 /// Looks at parts of what will be linked.
 ///
 /// # Errors
-/// As [`link`].
+/// As [`link()`].
 pub(crate) fn check_part(device: &Arc<Device>, image: &[u8]) -> Result<(), Refused> {
     let mut link = Link::new(device)?;
     for part in decode(image)? {
@@ -104,6 +117,12 @@ pub(crate) fn padded(bytes: &[u8]) -> Vec<u8> {
     padded.extend_from_slice(bytes);
     padded.resize(bytes.len() + PADDING, 0);
     padded
+}
+
+/// What an image with its padding was before.
+pub(crate) fn without_padding(padded: &[u8]) -> &[u8] {
+    let bytes = padded.len().saturating_sub(PADDING);
+    padded.get(..bytes).unwrap_or(padded)
 }
 
 /// A link of the driver's; destroyed on drop.

@@ -5,8 +5,17 @@
 pub(crate) mod budget;
 pub(crate) mod client_code;
 pub(crate) mod image;
+pub(crate) mod images;
+pub(crate) mod initial_contents;
 pub(crate) mod link;
+pub(crate) mod load_ahead;
+pub(crate) mod loaded;
 pub(crate) mod module;
 pub(crate) mod output;
+pub(crate) mod prepare;
 pub(crate) mod rewrite;
+pub(crate) mod room;
 pub(crate) mod symbols;
+pub(crate) mod variable_layout;
+pub(crate) mod warm_files;
+pub(crate) mod warm_set;

@@ -13,7 +13,9 @@ use engine::{Observer, Window};
 
 use crate::code::budget::CodeCharge;
 use crate::code::client_code::ClientCode;
-use crate::code::image::{Image, Loaded, ManagedVariable, Placed};
+use crate::code::image::{ManagedVariable, Placed};
+use crate::code::images::ClientImage;
+use crate::code::loaded::Loaded;
 use crate::code::output::{RING, Ring};
 use crate::device::context::Context;
 use crate::memory::address_space::ClientAddressSpace;
@@ -23,7 +25,7 @@ use crate::sync::Handle;
 #[derive(Debug)]
 pub(crate) struct Module {
     context: Arc<Context>,
-    image: Arc<Image>,
+    image: Arc<ClientImage>,
     loaded: Arc<Loaded>,
     /// Other clients' modules may have the same `loaded`.
     shared: bool,
@@ -61,7 +63,7 @@ impl Module {
     /// The driver's status; CUDA_ERROR_OUT_OF_MEMORY if there is no memory for managed variables.
     pub(crate) fn new(
         context: &Arc<Context>,
-        image: Arc<Image>,
+        image: Arc<ClientImage>,
         memory: &mut ClientAddressSpace,
         client: &Arc<ClientCode>,
     ) -> Result<Self, CUresult> {
@@ -71,6 +73,9 @@ impl Module {
             false => Some(own_code(context, &image, client)?),
         };
         let loaded = image.instantiate(context.device())?;
+        if !shared {
+            loaded.begin_use(memory)?;
+        }
         let mut variables = Vec::with_capacity(image.variables().len());
         for placed in image.variables() {
             variables.push(match placed {
@@ -114,7 +119,7 @@ impl Module {
 
     fn of(
         context: &Arc<Context>,
-        image: Arc<Image>,
+        image: Arc<ClientImage>,
         loaded: Arc<Loaded>,
         code: Option<CodeCharge>,
         variables: Vec<Window>,
@@ -240,6 +245,9 @@ impl Module {
     ) -> Result<(), CUresult> {
         let function = self.function(kernel)?;
         let device = self.context.device();
+        if !self.shared {
+            self.loaded.will_set(function, attribute)?;
+        }
         let mut most = self.loaded.most_shared();
         // What is no size is for the driver to refuse.
         let raised = if self.shared && value >= 0 {
@@ -264,8 +272,21 @@ impl Module {
     }
 }
 
+impl Drop for Module {
+    fn drop(&mut self) {
+        // Whoever had it waited for the work that used it.
+        if !self.shared {
+            self.image.give_back(&self.loaded);
+        }
+    }
+}
+
 /// Counts the code of a module that is one client's only.
-fn own_code(context: &Context, image: &Image, client: &ClientCode) -> Result<CodeCharge, CUresult> {
+fn own_code(
+    context: &Context,
+    image: &ClientImage,
+    client: &ClientCode,
+) -> Result<CodeCharge, CUresult> {
     let device = context.device().number();
     client.charge(device, image.code_bytes())
 }

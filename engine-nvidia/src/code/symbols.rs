@@ -15,13 +15,13 @@ use ptx::image::{ImageKind, Limits, classify};
 /// Names taken of one image; a table of more is not a program's.
 const MOST_NAMES: usize = 1 << 16;
 
-const ELF_HEADER: usize = 64;
-const SECTION_HEADER: usize = 64;
+pub(super) const ELF_HEADER: usize = 64;
+pub(super) const SECTION_HEADER: usize = 64;
 const PROGRAM_HEADER: usize = 56;
-const SYMBOL: usize = 24;
-const SECTION_SYMBOLS: u32 = 2;
+pub(super) const SYMBOL: usize = 24;
+pub(super) const SECTION_SYMBOLS: u32 = 2;
 const SECTION_NO_BITS: u32 = 8;
-const SYMBOL_OBJECT: u8 = 1;
+pub(super) const SYMBOL_OBJECT: u8 = 1;
 
 /// Checks an image's tables and collects the names of what may be its variables.
 ///
@@ -176,7 +176,7 @@ fn of_elf(file: &[u8], names: &mut Names) -> Option<()> {
 }
 
 /// The table whose offset stands at `offset_at`, and size and number of entries at `sizes_at`.
-fn table(file: &[u8], offset_at: usize, sizes_at: usize, entry: usize) -> Option<&[u8]> {
+pub(super) fn table(file: &[u8], offset_at: usize, sizes_at: usize, entry: usize) -> Option<&[u8]> {
     let offset = long(file, offset_at)?;
     let size = usize::from(half(file, sizes_at)?);
     let count = usize::from(half(file, sizes_at + 2)?);
@@ -189,20 +189,20 @@ fn table(file: &[u8], offset_at: usize, sizes_at: usize, entry: usize) -> Option
     part(file, offset, (size * count) as u64)
 }
 
-fn part(file: &[u8], offset: u64, bytes: u64) -> Option<&[u8]> {
+pub(super) fn part(file: &[u8], offset: u64, bytes: u64) -> Option<&[u8]> {
     let end = offset.checked_add(bytes)?;
     file.get(usize::try_from(offset).ok()?..usize::try_from(end).ok()?)
 }
 
-fn half(bytes: &[u8], at: usize) -> Option<u16> {
+pub(super) fn half(bytes: &[u8], at: usize) -> Option<u16> {
     Some(u16::from_le_bytes(bytes.get(at..at + 2)?.try_into().ok()?))
 }
 
-fn word(bytes: &[u8], at: usize) -> Option<u32> {
+pub(super) fn word(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
 }
 
-fn long(bytes: &[u8], at: usize) -> Option<u64> {
+pub(super) fn long(bytes: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?))
 }
 

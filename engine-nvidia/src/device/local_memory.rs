@@ -47,8 +47,12 @@ impl LocalMemory {
 
     /// Whether so many threads may have so many bytes each of a device with this much memory.
     pub(crate) fn is_within_bound(bytes: u64, threads: u64, total_memory: u64) -> bool {
-        let all = bytes.next_multiple_of(STEP).saturating_mul(threads);
-        all <= total_memory / PART
+        Self::of_all(bytes, threads) <= total_memory / PART
+    }
+
+    /// Bytes that it takes for so many threads to have so many each.
+    pub(crate) fn of_all(bytes: u64, threads: u64) -> u64 {
+        bytes.next_multiple_of(STEP).saturating_mul(threads)
     }
 
     /// Takes as much as lets each thread have so many bytes. Nothing else runs on the device, whose context is

@@ -16,8 +16,9 @@ pub(crate) mod waker;
 pub(crate) mod work_signature;
 
 use std::cell::Cell;
-use std::sync::Arc;
+use std::fmt::{Debug, Formatter};
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use cuda_abi::CUresult;
 use cuda_abi::types::*;
@@ -42,6 +43,15 @@ const MAX_THREADS_PER_MULTIPROCESSOR: u32 = 39;
 thread_local! {
     /// The context that this thread last made current.
     static CURRENT: Cell<usize> = const { Cell::new(0) };
+}
+
+/// When a call is made that waits for all kernels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Turn {
+    /// As soon as nothing runs, which the device's gate sees to.
+    Wait,
+    /// Now, if nothing runs; else not at all.
+    IfIdle,
 }
 
 /// One device.
@@ -72,8 +82,23 @@ pub(crate) struct Device {
     reachable: u64,
     /// Those whose driver's own allocations, such as variables, it may reach by now.
     enabled: AtomicU64,
+    /// What gives up memory that is kept for nobody.
+    reserve: Reserve,
     /// 0, or the error that the context died of.
     dead: AtomicU32,
+}
+
+/// Gives up memory that is kept for nobody. Whether there was any.
+type GiveUp = Box<dyn Fn() -> bool + Send + Sync>;
+
+/// What is kept for nobody.
+#[derive(Default)]
+struct Reserve(OnceLock<GiveUp>);
+
+impl Debug for Reserve {
+    fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Reserve").finish_non_exhaustive()
+    }
 }
 
 impl Device {
@@ -126,6 +151,7 @@ impl Device {
             signal_kernel: SignalKernel::load(driver),
             reachable: reachable(driver, ordinal),
             enabled: AtomicU64::new(0),
+            reserve: Reserve::default(),
             dead: AtomicU32::new(0),
         }))
     }
@@ -245,8 +271,23 @@ impl Device {
         if !LocalMemory::is_within_bound(bytes, self.threads(), self.facts.total_memory) {
             return Err(CUresult::ERROR_OUT_OF_MEMORY);
         }
+        self.take_local_memory(bytes, Turn::Wait)
+    }
+
+    /// As [`Device::reserve_local_memory`], if nothing runs now, and it is no more than so many bytes for all threads.
+    ///
+    /// # Errors
+    /// As there, and CUDA_ERROR_NOT_READY while something runs.
+    pub(crate) fn reserve_local_memory_ahead(&self, bytes: u64, most: u64) -> Result<(), CUresult> {
+        if self.has_local_memory(bytes) || LocalMemory::of_all(bytes, self.threads()) > most {
+            return Ok(());
+        }
+        self.take_local_memory(bytes, Turn::IfIdle)
+    }
+
+    fn take_local_memory(&self, bytes: u64, turn: Turn) -> Result<(), CUresult> {
         let driver = self.enter()?;
-        let taken = self.run_exclusive(|| self.local.reserve(driver, self.service.0, bytes));
+        let taken = self.run_in(turn, || self.local.reserve(driver, self.service.0, bytes));
         self.confirm(taken)
     }
 
@@ -282,6 +323,24 @@ impl Device {
         self.gate.run_exclusive(|| self.check().is_err(), call)?
     }
 
+    /// As [`Device::run_exclusive`], in this turn.
+    ///
+    /// # Errors
+    /// As there, and CUDA_ERROR_NOT_READY where it is not the turn now.
+    pub(crate) fn run_in<T>(
+        &self,
+        turn: Turn,
+        call: impl FnOnce() -> Result<T, CUresult>,
+    ) -> Result<T, CUresult> {
+        match turn {
+            Turn::Wait => self.run_exclusive(call),
+            Turn::IfIdle => {
+                let result = self.gate.try_exclusive(call);
+                result.unwrap_or(Err(CUresult::ERROR_NOT_READY))
+            }
+        }
+    }
+
     /// Has the driver give something back while there are no kernels: it would wait for all of them.
     /// It is about so many bytes of memory. Not done on a device that has died.
     pub(crate) fn destroy_later(
@@ -308,6 +367,32 @@ impl Device {
     /// See [`QuiesceGate::make_room`].
     pub(crate) fn make_room(&self) -> Result<(), CUresult> {
         self.gate.make_room(|| self.check().is_err())
+    }
+
+    /// Who keeps memory for nobody, and gives it up when there is no other.
+    pub(crate) fn set_reserve(&self, give_up: impl Fn() -> bool + Send + Sync + 'static) {
+        // The engine sets it, once.
+        let _ = self.reserve.0.set(Box::new(give_up));
+    }
+
+    /// Takes memory, for which what is kept for nobody is given up if need be. Waits for what runs then.
+    ///
+    /// # Errors
+    /// The call's.
+    pub(crate) fn take_memory<T>(
+        &self,
+        take: impl Fn(&Driver) -> Result<T, CUresult>,
+    ) -> Result<T, CUresult> {
+        let driver = self.enter()?;
+        let taken = take(driver);
+        if matches!(taken, Err(CUresult::ERROR_OUT_OF_MEMORY))
+            && self.reserve.0.get().is_some_and(|give_up| give_up())
+        {
+            // Done before anything else that waits for an idle device.
+            self.run_exclusive(|| Ok(()))?;
+            return take(driver);
+        }
+        taken
     }
 
     pub(crate) fn granularity(&self) -> u64 {

@@ -352,11 +352,15 @@ impl QuiesceGate {
         if self.retired.lock().calls.is_empty() {
             return true;
         }
-        let Some(turn) = self.turn.try_lock() else {
-            return false;
-        };
+        self.try_exclusive(|| self.run_destroy_calls()).is_some()
+    }
+
+    /// As [`QuiesceGate::run_exclusive`], but does not wait: `None`, and no call, if anything runs or somebody else makes or
+    /// wants to make such a call.
+    pub(crate) fn try_exclusive<T>(&self, call: impl FnOnce() -> T) -> Option<T> {
+        let turn = self.turn.try_lock()?;
         if turn.closed.is_some() {
-            return false;
+            return None;
         }
         self.closed.store(true, Ordering::SeqCst);
         let began = Instant::now();
@@ -370,12 +374,9 @@ impl QuiesceGate {
             pause,
             began,
         };
-        let idle = !self.anything_runs();
-        if idle {
-            self.run_destroy_calls();
-        }
+        let result = (!self.anything_runs()).then(call);
         drop(closed);
-        idle
+        result
     }
 
     fn run_destroy_calls(&self) {
@@ -418,7 +419,13 @@ impl QuiesceGate {
             .collect()
     }
 
-    fn anything_runs(&self) -> bool {
+    /// Whether there are contexts of clients, which may begin something.
+    pub(crate) fn has_contexts(&self) -> bool {
+        let clients = self.clients.lock();
+        clients.iter().any(|client| client.strong_count() > 0)
+    }
+
+    pub(crate) fn anything_runs(&self) -> bool {
         let clients = self.clients.lock();
         let mut running = clients.iter().filter_map(Weak::upgrade);
         running.any(|client| client.has_operations())

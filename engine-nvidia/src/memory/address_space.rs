@@ -167,6 +167,24 @@ impl ClientAddressSpace {
         window.ok_or(CUresult::ERROR_INVALID_DEVICE)?.set(to, bytes)
     }
 
+    /// Has what is written by [`Memory::set`] on a device come after what another client wrote so, `earlier`; gives what
+    /// the next one has to come after.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_DEVICE, and the driver's status.
+    pub(crate) fn set_after(
+        &mut self,
+        device: usize,
+        earlier: Option<&Arc<ZeroFillProgress>>,
+    ) -> Result<Arc<ZeroFillProgress>, CUresult> {
+        let window = self.devices.get_mut(device);
+        let window = window.ok_or(CUresult::ERROR_INVALID_DEVICE)?;
+        if let Some(earlier) = earlier {
+            window.follow(earlier)?;
+        }
+        Ok(Arc::clone(window.cleared()))
+    }
+
     /// Gives host memory that a variable was given its first value.
     ///
     /// # Errors

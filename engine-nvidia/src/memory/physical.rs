@@ -115,16 +115,19 @@ impl Allocation {
     /// device's granularity.
     pub(crate) fn new(device: &Arc<Device>, bytes: u64) -> Result<Arc<Self>, CUresult> {
         let properties = properties(device.ordinal());
-        let mut handle = 0;
-        // SAFETY: pointers are to locals, the properties in the driver's layout.
-        unsafe {
-            device.enter()?.cuMemCreate(
-                &raw mut handle,
-                bytes as usize,
-                (&raw const properties).cast(),
-                0,
-            )?;
-        }
+        let handle = device.take_memory(|driver| {
+            let mut handle = 0;
+            // SAFETY: pointers are to locals, the properties in the driver's layout.
+            unsafe {
+                driver.cuMemCreate(
+                    &raw mut handle,
+                    bytes as usize,
+                    (&raw const properties).cast(),
+                    0,
+                )?;
+            }
+            Ok(handle)
+        })?;
         Ok(Arc::new(Self {
             device: Arc::clone(device),
             bytes,

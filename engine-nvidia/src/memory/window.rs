@@ -270,7 +270,7 @@ impl DeviceWindow {
             let driver = device.enter()?;
             let clearing = self.clearing_stream(driver)?;
             // SAFETY: the destination is a variable of a module that is being loaded, large enough for
-            // the bytes, as the caller knows; so few of them the driver has taken when it returns.
+            // the bytes, as the caller knows; from pageable memory the driver has taken them when it returns.
             unsafe {
                 driver.cuMemcpyHtoDAsync_v2(to, bytes.as_ptr().cast(), bytes.len(), clearing)?;
             }
@@ -294,7 +294,7 @@ impl DeviceWindow {
     }
 
     /// Lets the client's streams wait for another window's clearing too.
-    fn follow(&mut self, other: &Arc<ZeroFillProgress>) -> Result<(), CUresult> {
+    pub(crate) fn follow(&mut self, other: &Arc<ZeroFillProgress>) -> Result<(), CUresult> {
         if Arc::ptr_eq(&self.cleared, other) {
             return Ok(());
         }

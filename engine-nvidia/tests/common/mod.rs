@@ -2,6 +2,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+#[allow(dead_code, reason = "not every test file loads machine code")]
+pub mod machine_code;
+
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Once;
@@ -158,6 +161,11 @@ impl Controls {
         }
     }
 
+    /// How far the call that finds no memory is.
+    pub fn left_to_fail(&self) -> i64 {
+        self.count(16)
+    }
+
     /// Commands that streams have not done.
     pub fn queued(&self) -> i64 {
         self.count(7)
@@ -186,6 +194,11 @@ impl Controls {
     /// Words that streams were asked to write.
     pub fn signatures(&self) -> i64 {
         self.count(13)
+    }
+
+    /// Modules that were loaded, of ours too.
+    pub fn loads(&self) -> i64 {
+        self.count(15)
     }
 
     /// To what an attribute of a function was last set.

@@ -1,11 +1,13 @@
 /* A driver of our own making, for tests on machines without a GPU: one device whose memory is the
  * process's, streams that do their work at once, or, while they are held, when they are let go. It has
  * no compiler: an image that begins with ".version" has the kernels that its text names, which do
- * nothing. Compiled by the tests, with
+ * nothing; one of machine code has such a text somewhere, and the variables that its symbols name. Compiled by the tests, with
  *   VERSION      what cuDriverGetVersion says;
  *   DEVICES      how many there are, 1 unless it says so;
  *   MARK         text in the file's read-only data;
+ *   REFUSED      images with this in their text are refused;
  *   LOCAL        bytes of a thread's local memory of a kernel that is called deep;
+ *   THREADS      that a multiprocessor can have, more than a thousand unless it says so;
  *   SPINNING     1 if kernels spin from the beginning;
  *   TOTAL        bytes of memory that there are said to be;
  *   MPS          it is a client of the MPS in CUDA_MPS_PIPE_DIRECTORY, if one listens there, as
@@ -17,6 +19,7 @@
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <elf.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
@@ -198,6 +201,7 @@ void fake_spin(int on) { turn(&spinning, on); }
 void fake_end(int count) { turn(&ending, count); }
 void fake_die(int code) { sticky = code; }
 static long signatures; /* words that streams were asked to write */
+static long loads;      /* modules that were loaded */
 long fake_count(int what) {
     switch (what) {
     case 0: return live_streams;
@@ -221,6 +225,8 @@ long fake_count(int what) {
     case 12: return last_part;
     case 13: return signatures;
     case 14: return changed_nodes;
+    case 15: return loads;
+    case 16: return fail_in;
     }
     return -1;
 }
@@ -246,6 +252,9 @@ R cuDeviceGetAttribute(int *v, unsigned a, int d) {
     if (a == 133) return *v = MPS && mps >= 0, OK;
 #endif
     if (a > attributes) return INVALID_VALUE;
+#ifdef THREADS
+    if (a == 39) return *v = THREADS, OK;
+#endif
     *v = 1000 + a;
     return OK;
 }
@@ -469,6 +478,11 @@ R cuMemcpyAsync(P to, P from, size_t n, struct stream *s) {
     if (whole(to, n) || whole(from, n)) return INVALID_VALUE;
     return push(s, (struct op){.to = to, .from = from, .width = n, .height = 1, .depth = 1});
 }
+R cuMemcpyDtoH_v2(void *to, P from, size_t n) {
+    if (scarce()) return OUT_OF_MEMORY;
+    memcpy(to, (void *)from, n);
+    return sticky;
+}
 R cuMemcpyDtoHAsync_v2(void *to, P from, size_t n, struct stream *s) { return cuMemcpyAsync((P)to, from, n, s); }
 R cuMemcpyHtoDAsync_v2(P to, void *from, size_t n, struct stream *s) {
     void *kept = malloc(n);
@@ -522,20 +536,44 @@ R cuTensorMapEncodeIm2colWide(void *m, unsigned t, unsigned r, void *a, uint64_t
 }
 R cuTensorMapReplaceAddress(uint64_t *m, void *a) { m[1] = (P)a; return (uintptr_t)m % 64 || m[0] > 3 ? INVALID_VALUE : OK; }
 
-struct module { char name[64]; long variable[8]; char *text; int gone; };
+struct module { char name[64]; long variable[8]; char *text, *code; char *sections[16]; int gone; };
+/* Reads machine code: gives the text in it, and makes memory of the sections that hold variables. */
+static const char *of_elf(struct module *m, const char *image) {
+    const Elf64_Ehdr *file = (void *)image;
+    const Elf64_Shdr *section = (void *)(image + file->e_shoff);
+    size_t end = file->e_shoff + file->e_shnum * sizeof *section;
+    const char *names = image + section[file->e_shstrndx].sh_offset;
+    for (int i = 0; i < file->e_shnum && i < 16; i++) {
+        const char *name = names + section[i].sh_name;
+        const char *at = image + section[i].sh_offset;
+        int filled = section[i].sh_type != SHT_NOBITS;
+        if (filled && section[i].sh_offset + section[i].sh_size > end) end = section[i].sh_offset + section[i].sh_size;
+        if (strncmp(name, ".nv.global", 10) && strcmp(name, ".nv.constant3")) continue;
+        m->sections[i] = calloc(1, section[i].sh_size + 1);
+        if (filled) memcpy(m->sections[i], at, section[i].sh_size);
+    }
+    memcpy(m->code = malloc(end), image, end);
+    return memmem(image, end, ".version", 8);
+}
 R cuModuleLoadDataEx(struct module **m, const char *image, unsigned n, unsigned *options, void **values) {
     if (scarce()) return OUT_OF_MEMORY;
-    const char *entry;
+    const char *entry = 0, *text = image;
     waits_for_all();
-    if (strncmp(image, ".version", 8) || !(entry = strstr(image, ".entry "))) {
+    loads++;
+    *m = calloc(1, sizeof **m);
+    if (!strncmp(image, ELFMAG, 4)) text = of_elf(*m, image);
+    if (!text || strncmp(text, ".version", 8) || !(entry = strstr(text, ".entry "))) {
         for (unsigned i = 0; i < n; i++)
             if (options[i] == 5) strcpy(values[i], "no kernel in line 1");
+        free(*m);
         return PTX;
     }
-    *m = calloc(1, sizeof **m);
+#ifdef REFUSED
+    if (strstr(text, REFUSED)) return PTX;
+#endif
     sscanf(entry, ".entry %63[a-z_]", (*m)->name);
-    (*m)->text = strdup(image);
-    live_modules += !strstr(image, "openmps_mark"); /* which goes with the context */
+    (*m)->text = strdup(text);
+    live_modules += !strstr(text, "openmps_mark"); /* which goes with the context */
     return sticky;
 }
 R cuModuleLoadData(struct module **m, const char *image) { return cuModuleLoadDataEx(m, image, 0, 0, 0); }
@@ -544,7 +582,25 @@ R cuModuleUnload(struct module *m) { waits_for_all(); m->gone = 1; live_modules-
 R cuModuleGetFunctionCount(unsigned *n, struct module *m) { *n = 1; return OK; }
 R cuModuleEnumerateFunctions(void **f, unsigned n, struct module *m) { f[0] = m; return OK; }
 R cuModuleGetFunction(void **f, struct module *m, const char *name) { *f = m; return strcmp(name, m->name) ? NOT_FOUND : OK; }
+/* A symbol that is called hidden is found by nobody. */
+static R of_symbol(P *at, size_t *n, struct module *m, const char *name) {
+    const Elf64_Ehdr *file = (void *)m->code;
+    const Elf64_Shdr *section = (void *)(m->code + file->e_shoff);
+    for (int i = 0; i < file->e_shnum; i++) {
+        if (section[i].sh_type != SHT_SYMTAB) continue;
+        const Elf64_Sym *symbol = (void *)(m->code + section[i].sh_offset);
+        const char *names = m->code + section[section[i].sh_link].sh_offset;
+        for (size_t j = 0; j < section[i].sh_size / sizeof *symbol; j++)
+            if (!strcmp(names + symbol[j].st_name, name) && strcmp(name, "hidden") && symbol[j].st_shndx < 16 && m->sections[symbol[j].st_shndx]) {
+                *at = (P)m->sections[symbol[j].st_shndx] + symbol[j].st_value;
+                *n = symbol[j].st_size;
+                return OK;
+            }
+    }
+    return NOT_FOUND;
+}
 R cuModuleGetGlobal_v2(P *at, size_t *n, struct module *m, const char *name) {
+    if (m->code) return of_symbol(at, n, m, name);
     /* Of what the engine adds to a text, each variable is the end of the room, and references are before that. */
     int there = strstr(m->text, name) != 0, added = there && strstr(name, "openmps");
     int reference = there && (strstr(name, "$texture") || strstr(name, "$surface"));
@@ -565,7 +621,13 @@ int fake_attribute(unsigned a) { return set_last[a]; }
 #endif
 static int is_k(struct module *m) { return !strcmp(m->name, "k"); }
 static int local_bytes(struct module *m) { return strstr(m->name, "deep") ? LOCAL : 13; }
-R cuFuncGetAttribute(int *v, unsigned a, void *f) { *v = a == 3 ? local_bytes(f) : a == 0 && is_k(f) ? 1024 : 10 + a; return OK; }
+R cuFuncGetAttribute(int *v, unsigned a, void *f) {
+#ifdef FUNC_SET_ATTRIBUTE
+    if (a < 32 && set_last[a]) return *v = set_last[a], OK;
+#endif
+    *v = a == 3 ? local_bytes(f) : a == 0 && is_k(f) ? 1024 : 10 + a;
+    return OK;
+}
 /* As many clusters as the grid has blocks, less the first attribute's first number; the largest has 16. */
 struct config { unsigned grid[3], block[3], shared; void *stream; struct { unsigned id, pad, value[16]; } *attributes; unsigned count; };
 R cuOccupancyMaxActiveClusters(int *n, void *f, const struct config *c) {

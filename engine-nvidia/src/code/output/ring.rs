@@ -172,7 +172,8 @@ impl Drop for Ring {
         let (memory, bytes) = (self.memory, self.bytes());
         self.device.destroy_later(bytes as u64, move |driver| {
             let memory = memory.raw().as_ptr().cast::<c_void>();
-            // SAFETY: mapped and registered in `new`; the module whose kernels write to it is no more.
+            // SAFETY: mapped and registered in `new`; kernels that write to it are over, and the module whose they
+            // are gets another ring before it runs any again.
             unsafe {
                 let _ = driver.cuMemHostUnregister(memory);
                 libc::munmap(memory, bytes);

@@ -1,0 +1,340 @@
+//! The images of all clients, by content: each once, as long as a client has it, and those used last for longer, so that
+//! who comes with the same code finds it loaded.
+//!
+//! Called by clients that load one. Must not know contexts of clients.
+
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::ops::Deref;
+use std::sync::mpsc::SyncSender;
+use std::sync::{Arc, OnceLock, Weak};
+
+use cuda_abi::CUresult;
+use engine::Charge;
+
+use crate::code::image::{Image, Refused};
+use crate::code::link;
+use crate::code::loaded::Loaded;
+use crate::code::prepare::Prepared;
+use crate::code::room::CodeRoom;
+use crate::code::warm_set::{Seen, WarmPlace, WarmSet, WarmShare};
+use crate::device::{Device, Turn};
+
+/// An image as it was sent, with its padding.
+pub(crate) type Content = Arc<[u8]>;
+
+/// All images.
+#[derive(Debug)]
+pub(crate) struct Images {
+    known: Arc<KnownImages>,
+}
+
+#[derive(Debug)]
+pub(crate) struct KnownImages {
+    room: Arc<CodeRoom>,
+    state: Mutex<State>,
+    /// Who keeps files and loads ahead, if anybody does.
+    ahead: OnceLock<SyncSender<Task>>,
+}
+
+/// What there is to do for who keeps files and loads ahead.
+#[derive(Debug)]
+pub(crate) enum Task {
+    /// A client has come with an image: so many bytes with their padding.
+    Keep(Content, Seen),
+    /// Nobody has left a module of an image on a device: the next client would wait for one.
+    Spare(Weak<Image>, Arc<Device>),
+    /// Nothing more.
+    End,
+}
+
+#[derive(Debug)]
+struct State {
+    images: HashMap<Content, KnownImage>,
+    /// Those that no client has.
+    warm: WarmSet<Content>,
+}
+
+#[derive(Debug)]
+struct KnownImage {
+    content: Content,
+    image: Arc<Image>,
+    /// What clients have it by.
+    users: Weak<ClientImage>,
+    /// The client that had it last. Another one makes it one that several had.
+    last: Weak<WarmShare>,
+    seen: Seen,
+    /// A client has taken of its share that it is kept when nobody has it.
+    is_to_stay: bool,
+    place: Option<WarmPlace>,
+}
+
+/// An image that clients have.
+#[derive(Debug)]
+pub(crate) struct ClientImage {
+    image: Arc<Image>,
+    content: Content,
+    known: Arc<KnownImages>,
+    /// What of the server's memory is held for it, of that of the client which brought it first.
+    _held: Option<Charge>,
+}
+
+impl Deref for ClientImage {
+    type Target = Image;
+
+    fn deref(&self) -> &Image {
+        &self.image
+    }
+}
+
+impl ClientImage {
+    /// A module of this image on a device, that nobody else uses but where all have the same.
+    ///
+    /// # Errors
+    /// The driver's status.
+    pub(crate) fn instantiate(&self, device: &Arc<Device>) -> Result<Arc<Loaded>, CUresult> {
+        let loaded = self.image.instantiate(device)?;
+        if self.image.wants_spare(device) {
+            let image = Arc::downgrade(&self.image);
+            self.known.tell(Task::Spare(image, Arc::clone(device)));
+        }
+        Ok(loaded)
+    }
+}
+
+impl Images {
+    /// None yet, of devices of which the smallest has so much memory.
+    pub(crate) fn new(memory: u64) -> Self {
+        let room = CodeRoom::new(memory);
+        let state = State {
+            images: HashMap::new(),
+            warm: WarmSet::new(room.most()),
+        };
+        Self {
+            known: Arc::new(KnownImages {
+                room,
+                state: Mutex::new(state),
+                ahead: OnceLock::new(),
+            }),
+        }
+    }
+
+    /// What one more client may bring to what is kept.
+    pub(crate) fn share(&self) -> Arc<WarmShare> {
+        Arc::new(WarmShare::new(self.known.room.most()))
+    }
+
+    /// The image with these bytes, for a client with this share; the driver is asked only if it is not there. `charge` is
+    /// for what is made meanwhile, and for the image as long as any client has it.
+    ///
+    /// # Errors
+    /// Why the driver does not take it, with its log.
+    pub(crate) fn load(
+        &self,
+        device: &Arc<Device>,
+        bytes: &[u8],
+        charge: Charge,
+        share: &Arc<WarmShare>,
+    ) -> Result<Arc<ClientImage>, Refused> {
+        let content: Content = link::padded(bytes).into();
+        let mut charge = Some(charge);
+        if let Some(image) = self.known.give(&content, &mut charge, share) {
+            return Ok(image);
+        }
+        // Not under the lock: compiling takes long. Two that come at once both compile.
+        let prepared = Prepared::new(device, &content, bytes.len(), Turn::Wait)?;
+        let image = prepared.load(device, &self.known.room, Turn::Wait)?;
+        Ok(self.known.add(content, image, &mut charge, share))
+    }
+
+    /// All images, for who keeps files and loads ahead, and is told what there is to do from now on.
+    pub(crate) fn set_ahead(&self, tasks: SyncSender<Task>) -> Weak<KnownImages> {
+        // Set once, by the engine.
+        let _ = self.known.ahead.set(tasks);
+        Arc::downgrade(&self.known)
+    }
+
+    /// What gives up all that no client has, so that its memory can be had. Whether there was anything.
+    pub(crate) fn give_up(&self) -> impl Fn() -> bool + Send + Sync + 'static {
+        // Devices have this, and images have devices.
+        let known = Arc::downgrade(&self.known);
+        move || known.upgrade().is_some_and(|known| known.release_unused())
+    }
+}
+
+impl KnownImages {
+    /// The image with this content, for one more client, if it is there.
+    fn give(
+        self: &Arc<Self>,
+        content: &Content,
+        charge: &mut Option<Charge>,
+        share: &Arc<WarmShare>,
+    ) -> Option<Arc<ClientImage>> {
+        let mut state = self.state.lock();
+        let State { images, warm } = &mut *state;
+        let known = images.get_mut(content)?;
+        if known.last.as_ptr() != Arc::as_ptr(share) {
+            known.last = Arc::downgrade(share);
+            if known.seen == Seen::Once && share.try_take(Seen::Again, known.bytes()) {
+                known.seen = Seen::Again;
+                known.is_to_stay = true;
+                self.tell(Task::Keep(Arc::clone(content), Seen::Again));
+            }
+        }
+        if let Some(place) = known.place.take() {
+            warm.remove(place);
+        }
+        Some(known.give(self, charge))
+    }
+
+    /// Adds an image, which somebody may just have added too, and gives it to a client.
+    fn add(
+        self: &Arc<Self>,
+        content: Content,
+        image: Image,
+        charge: &mut Option<Charge>,
+        share: &Arc<WarmShare>,
+    ) -> Arc<ClientImage> {
+        if let Some(there) = self.give(&content, charge, share) {
+            return there;
+        }
+        let mut state = self.state.lock();
+        let known = state
+            .images
+            .entry(Arc::clone(&content))
+            .or_insert_with(|| KnownImage::new(&content, image, Arc::downgrade(share)));
+        if share.try_take(Seen::Once, known.bytes()) {
+            known.is_to_stay = true;
+            self.tell(Task::Keep(content, Seen::Once));
+        }
+        known.give(self, charge)
+    }
+
+    /// The last client that had an image has it no longer.
+    fn settle(&self, image: &ClientImage) {
+        let mut gone = Vec::new();
+        let mut state = self.state.lock();
+        let State { images, warm } = &mut *state;
+        let Some(known) = images.get_mut(&image.content) else {
+            return;
+        };
+        // Somebody may have come meanwhile.
+        if known.users.strong_count() > 0 || known.place.is_some() {
+            return;
+        }
+        if known.is_to_stay {
+            let content = Arc::clone(&image.content);
+            known.place = warm.insert(content, known.bytes(), known.seen, &mut gone);
+        }
+        if known.place.is_none() {
+            gone.push(Arc::clone(&image.content));
+        }
+        let gone: Vec<_> = gone
+            .iter()
+            .filter_map(|content| images.remove(content))
+            .collect();
+        drop(state);
+        // What goes with them is not for those who wait for the lock.
+        drop(gone);
+    }
+
+    /// Tells who keeps files and loads ahead. Who has very much to do is not told everything: a client is not to wait for that.
+    fn tell(&self, task: Task) {
+        if let Some(ahead) = self.ahead.get() {
+            let _ = ahead.try_send(task);
+        }
+    }
+
+    pub(crate) fn room(&self) -> &Arc<CodeRoom> {
+        &self.room
+    }
+
+    /// Whether an image of so many bytes is to be loaded ahead: it is not there, and nothing goes for it.
+    pub(crate) fn wants(&self, content: &Content, seen: Seen) -> bool {
+        let state = self.state.lock();
+        !state.images.contains_key(content) && state.warm.has_room(seen, content.len())
+    }
+
+    /// Adds an image that was loaded ahead, if there is still room and nobody has come with it.
+    pub(crate) fn add_ahead(&self, content: Content, image: Image, seen: Seen) {
+        let mut state = self.state.lock();
+        let State { images, warm } = &mut *state;
+        let Entry::Vacant(vacant) = images.entry(content) else {
+            return;
+        };
+        let mut known = KnownImage::new(vacant.key(), image, Weak::new());
+        if warm.has_room(seen, known.bytes()) {
+            let content = Arc::clone(&known.content);
+            known.place = warm.insert(content, known.bytes(), seen, &mut Vec::new());
+            (known.seen, known.is_to_stay) = (seen, true);
+            vacant.insert(known);
+        }
+    }
+
+    fn release_unused(&self) -> bool {
+        let mut state = self.state.lock();
+        let State { images, warm } = &mut *state;
+        let warm = warm.take_all();
+        let gone: Vec<_> = warm
+            .iter()
+            .filter_map(|content| images.remove(content))
+            .collect();
+        let used: Vec<_> = images
+            .values()
+            .map(|known| Arc::clone(&known.image))
+            .collect();
+        drop(state);
+        let mut any = !gone.is_empty();
+        drop(gone);
+        for image in used {
+            any |= image.drop_spares();
+        }
+        any
+    }
+}
+
+impl KnownImage {
+    /// One that nobody has yet.
+    fn new(content: &Content, image: Image, last: Weak<WarmShare>) -> Self {
+        Self {
+            content: Arc::clone(content),
+            image: Arc::new(image),
+            users: Weak::new(),
+            last,
+            seen: Seen::Once,
+            is_to_stay: false,
+            place: None,
+        }
+    }
+
+    /// What it counts where it is kept: of this process' memory, and of a device's.
+    fn bytes(&self) -> usize {
+        self.content.len().max(self.image.module_bytes())
+    }
+
+    /// What clients have it by: the same for all, or new, with this charge.
+    fn give(&mut self, known: &Arc<KnownImages>, charge: &mut Option<Charge>) -> Arc<ClientImage> {
+        if let Some(users) = self.users.upgrade() {
+            return users;
+        }
+        let mut held = charge.take();
+        if let Some(held) = &mut held {
+            held.shrink_to(self.content.len() as u64);
+        }
+        let image = Arc::new(ClientImage {
+            image: Arc::clone(&self.image),
+            content: Arc::clone(&self.content),
+            known: Arc::clone(known),
+            _held: held,
+        });
+        self.users = Arc::downgrade(&image);
+        image
+    }
+}
+
+impl Drop for ClientImage {
+    fn drop(&mut self) {
+        self.known.settle(self);
+    }
+}

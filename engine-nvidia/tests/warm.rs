@@ -1,0 +1,423 @@
+//! Code that was seen before: who comes with it beside a kernel that does not end has it without a load, and as new.
+
+mod common;
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
+
+use common::machine_code::{Section, elf};
+use common::{Controls, Fake, PTX, poke, until};
+use cuda_abi::CUresult;
+use cuda_abi::types::CUfunction_attribute;
+use engine::Engine;
+use engine::arena::GRANULE;
+use engine::conformance::rig::{Guest, bounded};
+use engine_nvidia::NvidiaEngine;
+use protocol::operations::{FunctionSet, ImageUnload, ModuleLoad, ModuleUnload};
+
+const TEXT: &str = ".version 7.8\n.visible .entry poke() {}";
+const WRITTEN: u64 = 3;
+
+/// Machine code with a variable of each kind, one that no symbol leads to, and a gap between two.
+fn machine_code(number: u32) -> Vec<u8> {
+    let global = |name, bytes| Section {
+        name,
+        flags: WRITTEN,
+        bytes,
+    };
+    elf(
+        &format!("{TEXT}\n// {number}"),
+        &[
+            global(".nv.global.init", Ok(&[1, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0])),
+            global(".nv.global", Err(12)),
+            Section {
+                name: ".nv.constant3",
+                flags: 2,
+                bytes: Ok(&[3, 0, 0, 0]),
+            },
+        ],
+        &[
+            ("first", 1, 0, 4),
+            ("second", 1, 8, 4),
+            ("zeroes", 2, 0, 4),
+            ("hidden", 2, 4, 8),
+            ("constant", 3, 0, 4),
+        ],
+    )
+}
+
+/// Loads a module of an image; the addresses of its variables.
+fn load(guest: &mut Guest, number: u64, bytes: &[u8]) -> Vec<u64> {
+    let (status, _, log) = guest.image(number, bytes);
+    assert_eq!(status, CUresult::SUCCESS, "{log}");
+    let request = ModuleLoad {
+        module: number,
+        image: number,
+        ..ModuleLoad::default()
+    };
+    let mut reply = Vec::new();
+    let loaded = guest.client.module_load(&request, &[], &mut reply);
+    loaded.expect("a module");
+    let addresses = reply.as_chunks().0.iter();
+    addresses
+        .map(|&address| u64::from_le_bytes(address))
+        .collect()
+}
+
+fn unload(guest: &mut Guest, number: u64) {
+    let (module, image) = (
+        ModuleUnload { module: number },
+        ImageUnload { image: number },
+    );
+    let unloaded = guest.client.module_unload(&module, &[]);
+    unloaded.expect("it is there");
+    let unloaded = guest.client.image_unload(&image, &[]);
+    unloaded.expect("it is there");
+}
+
+/// A client whose kernel does not end until the fake is told so.
+fn busy(engine: &dyn Engine, controls: &Controls) -> Guest {
+    let mut busy = Guest::new(engine);
+    let module = busy.module(PTX);
+    controls.spin(true);
+    busy.launch(0, module, 1, 1, &poke(0, 1));
+    assert!(controls.queued() > 0, "it spins");
+    busy
+}
+
+/// Writes to a word of a module, and waits for it.
+fn set(guest: &mut Guest, module: u64, address: u64) {
+    guest.launch(0, module, 1, 1, &poke(address, 0xdead_beef));
+    assert_eq!(guest.wait(0), Ok(()));
+}
+
+/// The word at an address of a module, whoever may ask for it.
+fn word_of(address: u64) -> u32 {
+    // SAFETY: the fake's device memory is this process', and the module is there.
+    unsafe { std::ptr::with_exposed_provenance::<u32>(address as usize).read_volatile() }
+}
+
+#[test]
+fn the_next_client_has_a_module_as_new_beside_a_kernel_that_does_not_end() {
+    let fake = Fake::new(&["VERSION=12040"]);
+    let engine = fake.open().expect("a driver that works");
+    let controls = Controls::of(&fake);
+    let mut first = Guest::new(&engine);
+    let places = load(&mut first, 1, &machine_code(0));
+    let [one, two, zeroes, constant] = places[..] else {
+        panic!("four that are found, not {places:x?}");
+    };
+    // Those that are found, what is between two of them, and what is not found.
+    let all = [one, one + 4, two, zeroes, zeroes + 4, zeroes + 8, constant];
+    for address in all {
+        set(&mut first, 1, address);
+    }
+    assert_eq!(all.map(word_of), [0xdead_beef; 7]);
+    let neighbour = busy(&engine, &controls);
+    let before = (controls.loads(), controls.counts()[1]);
+    for _ in 0..3 {
+        drop(first);
+        first = bounded("a client comes beside a kernel", || {
+            let mut next = Guest::new(&engine);
+            let again = load(&mut next, 1, &machine_code(0));
+            assert_eq!(again, places, "the same module");
+            let words = [one, two, zeroes, constant].map(|address| next.word(address));
+            assert_eq!(words, [1, 2, 0, 3]);
+            assert_eq!(all.map(word_of), [1, 0, 2, 0, 0, 0, 3]);
+            for address in all {
+                set(&mut next, 1, address);
+            }
+            next
+        });
+        assert_eq!((controls.loads(), controls.counts()[1]), before);
+    }
+    assert_eq!(controls.stalls(), 0);
+    controls.spin(false);
+    drop((first, neighbour, engine));
+    assert_eq!((controls.stalls(), controls.counts()), (0, [0; 5]));
+}
+
+#[test]
+fn code_without_variables_stays_when_its_last_client_goes() {
+    let fake = Fake::new(&["VERSION=12040"]);
+    let engine = fake.open().expect("a driver that works");
+    let controls = Controls::of(&fake);
+    let mut first = Guest::new(&engine);
+    load(&mut first, 1, TEXT.as_bytes());
+    let neighbour = busy(&engine, &controls);
+    drop(first);
+    let loads = controls.loads();
+    bounded("a client comes beside a kernel", || {
+        let mut next = Guest::new(&engine);
+        load(&mut next, 1, TEXT.as_bytes());
+        let place = next.commit(0, GRANULE);
+        set(&mut next, 1, place);
+        assert_eq!(next.word(place), 0xdead_beef);
+    });
+    assert_eq!((controls.loads(), controls.stalls()), (loads, 0));
+    controls.spin(false);
+    drop(neighbour);
+}
+
+#[test]
+fn what_may_have_more_variables_than_are_told_is_nobody_elses() {
+    let fake = Fake::new(&["VERSION=12040"]);
+    let engine = fake.open().expect("a driver that works");
+    let controls = Controls::of(&fake);
+    let section = |name| Section {
+        name,
+        flags: WRITTEN,
+        bytes: Err(8),
+    };
+    // A section of another name, one that only a symbol leads to which is not found, and one that is too large.
+    let codes = [
+        elf(
+            TEXT,
+            &[section(".nv.global"), section(".nv.more")],
+            &[("told", 1, 0, 8)],
+        ),
+        elf(
+            TEXT,
+            &[section(".nv.global"), section(".nv.constant3")],
+            &[("told", 1, 0, 8), ("hidden", 2, 0, 8)],
+        ),
+        elf(
+            TEXT,
+            &[Section {
+                name: ".nv.global",
+                flags: WRITTEN,
+                bytes: Err(2 << 20),
+            }],
+            &[("told", 1, 0, 8)],
+        ),
+    ];
+    for code in codes {
+        let mut guest = Guest::new(&engine);
+        let [first] = load(&mut guest, 1, &code)[..] else {
+            panic!("one variable");
+        };
+        set(&mut guest, 1, first);
+        drop(guest);
+        let loads = controls.loads();
+        let mut next = Guest::new(&engine);
+        let [again] = load(&mut next, 1, &code)[..] else {
+            panic!("one variable");
+        };
+        assert_eq!((next.word(again), controls.loads()), (0, loads + 1));
+    }
+    assert_eq!(controls.stalls(), 0);
+}
+
+#[test]
+fn attributes_are_as_the_next_client_expects_them() {
+    let fake = Fake::new(&["VERSION=12040", "FUNC_SET_ATTRIBUTE"]);
+    let engine = fake.open().expect("a driver that works");
+    let controls = Controls::of(&fake);
+    let attribute = CUfunction_attribute::MAX_DYNAMIC_SHARED_SIZE_BYTES.0;
+    let mut guest = Guest::new(&engine);
+    load(&mut guest, 1, &machine_code(0));
+    for value in [4096, 9999] {
+        let request = FunctionSet {
+            module: 1,
+            kernel: 0,
+            attribute,
+            value,
+        };
+        guest.client.function_set(&request, &[]).unwrap();
+    }
+    assert_eq!(controls.attribute(attribute), 9999);
+    drop(guest);
+    let loads = controls.loads();
+    let mut next = Guest::new(&engine);
+    load(&mut next, 1, &machine_code(0));
+    assert_eq!(controls.loads(), loads, "it is the same module");
+    assert_eq!(controls.attribute(attribute), 10 + attribute.cast_signed());
+}
+
+/// What one client may leave: of a device of 4 GiB a quarter of a 128th.
+const LEFT: i64 = (4 << 30) / 128 / 4 / (64 << 10);
+
+#[test]
+fn one_client_leaves_a_part_of_what_is_kept() {
+    let fake = Fake::new(&["VERSION=12040"]);
+    let engine = fake.open().expect("a driver that works");
+    let controls = Controls::of(&fake);
+    let other = machine_code(u32::MAX);
+    load(&mut Guest::new(&engine), 1, &other);
+    let mut guest = Guest::new(&engine);
+    for number in 0..2 * LEFT as u32 {
+        load(&mut guest, 1, &machine_code(number));
+        unload(&mut guest, 1);
+    }
+    controls.settle(1, 1 + LEFT);
+    let loads = controls.loads();
+    load(&mut guest, 1, &other);
+    assert_eq!(controls.loads(), loads, "another's has not gone for it");
+}
+
+#[test]
+fn modules_that_nobody_has_make_room_for_memory() {
+    let fake = Fake::new(&["VERSION=12040"]);
+    let engine = fake.open().expect("a driver that works");
+    let controls = Controls::of(&fake);
+    for number in 0..4 {
+        load(&mut Guest::new(&engine), 1, &machine_code(number));
+    }
+    assert_eq!(controls.counts()[1], 4);
+    let mut guest = Guest::new(&engine);
+    // All that there is, which is not there.
+    let window = engine::Window {
+        base: guest.windows[0].base,
+        bytes: 8 << 30,
+    };
+    let refused = guest.client.commit(window);
+    assert_eq!(refused, Err(CUresult::ERROR_OUT_OF_MEMORY));
+    controls.settle(1, 0);
+    load(&mut guest, 1, &machine_code(0));
+    assert_eq!(controls.counts()[1], 1);
+}
+
+/// An engine that loads ahead, and what it says.
+fn ahead(fake: &Fake, folder: Option<&Path>) -> (NvidiaEngine, Receiver<String>) {
+    let engine = fake.open().expect("a driver that works");
+    let (tell, told) = channel();
+    let say = move |text: &str| {
+        // A test that has ended listens no more.
+        let _ = tell.send(text.to_owned());
+    };
+    engine.load_ahead(folder, say).expect("a thread");
+    (engine, told)
+}
+
+#[test]
+fn the_next_client_has_a_module_beside_the_one_that_has_one() {
+    let fake = Fake::new(&["VERSION=12040"]);
+    let (engine, _) = ahead(&fake, None);
+    let controls = Controls::of(&fake);
+    let mut first = Guest::new(&engine);
+    let places = load(&mut first, 1, &machine_code(0));
+    controls.settle(1, 2);
+    let neighbour = busy(&engine, &controls);
+    let loads = controls.loads();
+    bounded("a client comes beside a kernel", || {
+        let mut next = Guest::new(&engine);
+        let others = load(&mut next, 1, &machine_code(0));
+        assert!(places.iter().all(|place| !others.contains(place)));
+        let words: Vec<_> = others.iter().map(|&place| next.word(place)).collect();
+        assert_eq!(words, [1, 2, 0, 3]);
+    });
+    assert_eq!((controls.loads(), controls.stalls()), (loads, 0));
+    controls.spin(false);
+    drop((first, neighbour, engine));
+    assert_eq!((controls.stalls(), controls.counts()), (0, [0; 5]));
+}
+
+#[test]
+fn code_that_an_earlier_server_had_is_loaded_before_a_client_comes() {
+    let fake = Fake::new(&["VERSION=12040"]);
+    let controls = Controls::of(&fake);
+    let place = tempfile::tempdir().unwrap();
+    let folder = place.path().join("code");
+    let (engine, _) = ahead(&fake, Some(&folder));
+    let codes = [machine_code(0), machine_code(1), TEXT.into()];
+    for code in &codes {
+        load(&mut Guest::new(&engine), 1, code);
+    }
+    drop(engine);
+    assert_eq!(controls.counts(), [0; 5]);
+    // One file is damaged meanwhile.
+    let files = std::fs::read_dir(&folder).unwrap();
+    let files: Vec<_> = files.map(|file| file.unwrap().path()).collect();
+    assert_eq!(files.len(), codes.len());
+    let length = |path: &PathBuf| std::fs::metadata(path).unwrap().len();
+    let text = files.iter().min_by_key(|path| length(path)).unwrap();
+    std::fs::write(text, "something else").unwrap();
+
+    let (engine, told) = ahead(&fake, Some(&folder));
+    controls.settle(1, 2);
+    let line = told.recv_timeout(Duration::from_secs(20)).unwrap();
+    assert!(line.contains("is damaged or gone"), "{line}");
+    assert!(!text.exists());
+    let neighbour = busy(&engine, &controls);
+    let loads = controls.loads();
+    bounded("clients come beside a kernel", || {
+        for code in &codes[..2] {
+            let mut guest = Guest::new(&engine);
+            let places = load(&mut guest, 1, code);
+            let words: Vec<_> = places.iter().map(|&place| guest.word(place)).collect();
+            assert_eq!(words, [1, 2, 0, 3]);
+        }
+    });
+    assert_eq!((controls.loads(), controls.stalls()), (loads, 0));
+    controls.spin(false);
+    drop((neighbour, engine));
+    assert_eq!((controls.stalls(), controls.counts()), (0, [0; 5]));
+}
+
+#[test]
+fn local_memory_that_a_kernel_needs_is_there_before_its_client_comes() {
+    const DEEP: &[u8] = b".version 7.8\n.visible .entry deep() {}";
+    let fake = Fake::new(&[
+        "VERSION=12040",
+        "LOCAL=2000",
+        "TOTAL=(1ull<<40)",
+        "THREADS=64",
+    ]);
+    let controls = Controls::of(&fake);
+    let place = tempfile::tempdir().unwrap();
+    let folder = place.path().join("code");
+    let (engine, _) = ahead(&fake, Some(&folder));
+    load(&mut Guest::new(&engine), 1, DEEP);
+    drop(engine);
+    let loads = controls.loads();
+    let (engine, _) = ahead(&fake, Some(&folder));
+    // The kernel that ends batches, the image, and a kernel that takes the memory.
+    until("it is there", || controls.loads() == loads + 3);
+    let neighbour = busy(&engine, &controls);
+    bounded("a client comes beside a kernel", || {
+        let mut guest = Guest::new(&engine);
+        load(&mut guest, 1, DEEP);
+        let place = guest.commit(0, GRANULE);
+        set(&mut guest, 1, place);
+    });
+    controls.spin(false);
+    drop((neighbour, engine));
+    assert_eq!(controls.stalls(), 0);
+}
+
+#[test]
+fn what_the_driver_refuses_and_a_folder_of_others_are_not_used() {
+    let fake = Fake::new(&["VERSION=12040"]);
+    let controls = Controls::of(&fake);
+    let place = tempfile::tempdir().unwrap();
+    let folder = place.path().join("code");
+    let (engine, _) = ahead(&fake, Some(&folder));
+    load(&mut Guest::new(&engine), 1, &machine_code(0));
+    drop(engine);
+    let files = || std::fs::read_dir(&folder).unwrap().count();
+    assert_eq!(files(), 1);
+    // It is not its fault that there is no memory.
+    let engine = fake.open().expect("a driver that works");
+    let loads = controls.loads();
+    controls.fail(1);
+    engine.load_ahead(Some(&folder), |_| ()).expect("a thread");
+    until("it is tried", || controls.left_to_fail() == 0);
+    drop(engine);
+    assert_eq!((files(), controls.loads()), (1, loads));
+    let (engine, _) = ahead(
+        &Fake::new(&["VERSION=12040", "REFUSED=\"poke\""]),
+        Some(&folder),
+    );
+    until("it goes", || files() == 0);
+    drop(engine);
+    let open = std::fs::Permissions::from_mode(0o755);
+    std::fs::set_permissions(&folder, open).unwrap();
+    let (engine, told) = ahead(&fake, Some(&folder));
+    let line = told.recv_timeout(Duration::from_secs(20)).unwrap();
+    assert!(line.contains("chmod 700"), "{line}");
+    load(&mut Guest::new(&engine), 1, &machine_code(0));
+    drop(engine);
+    assert_eq!(files(), 0);
+}
