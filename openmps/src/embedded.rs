@@ -55,7 +55,7 @@ pub fn client_library() -> Result<PathBuf> {
 pub fn nvrtc_auditor() -> Result<PathBuf> {
     let folder = own_place().join(env!("OPENMPS_LIBRARIES_HASH"));
     private_folder(&folder)?;
-    put(&folder, "libopenmps-nvrtc.so", NVRTC_AUDITOR)
+    install(&folder, "libopenmps-nvrtc.so", NVRTC_AUDITOR)
 }
 
 /// This program under the name of ptxas. In a folder of its own, which is on no path of programs: it would hide

@@ -10,6 +10,7 @@
 
 mod array;
 mod array_copy;
+mod atomics;
 mod batch;
 mod capture;
 mod context;
@@ -50,6 +51,7 @@ mod virtual_memory;
 
 pub(crate) use array::*;
 pub(crate) use array_copy::*;
+pub(crate) use atomics::*;
 pub(crate) use batch::*;
 pub(crate) use capture::*;
 pub(crate) use context::*;

@@ -27,7 +27,7 @@ const MOST_COPIES: usize = 1 << 24;
 const LAST_ORDER: u32 = 3;
 
 /// Whether kernels on one device can reach the memory of another.
-fn reach_each_other(one: &Device, other: &Device) -> bool {
+pub(super) fn reach_each_other(one: &Device, other: &Device) -> bool {
     one.number != other.number && one.facts.reaches_peers() && other.facts.reaches_peers()
 }
 

@@ -23,6 +23,7 @@ impl Pinned {
             context: current.slot(),
             bytes,
             flags: 0,
+            phase: 0,
         })?;
         let pinned = Self {
             connection,

@@ -19,10 +19,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use cuda_abi::CUresult;
-use protocol::operations::{HostAlloc, HostFree};
+use protocol::operations::{HUGE_PAGE, HostAlloc, HostFree};
 
 use crate::context::Current;
 use crate::memory::ranges::{self, Origin, Ranges};
+use crate::os::prefault;
 use crate::os::process_maps::{MappedArea, areas};
 use crate::session::connection::Connection;
 use crate::session::fork_local::ForkLocal;
@@ -54,6 +55,8 @@ struct Block {
     pages: Range<u64>,
     /// The first one's address in the window.
     window: u64,
+    /// What the server gave there.
+    allocation: u64,
     read_only: bool,
     /// They are a file's, which is mapped at both places.
     of_file: bool,
@@ -205,8 +208,10 @@ impl Registered {
         let read_only = match check(&pages, request)? {
             Registrable::Private { read_only } => read_only,
             Registrable::Shared(part) => {
+                let window = part.share(current)?;
                 return Ok(Block {
-                    window: part.share(current)?,
+                    window,
+                    allocation: window,
                     pages: part.pages,
                     read_only: part.read_only,
                     of_file: true,
@@ -216,20 +221,29 @@ impl Registered {
         };
         fork::watch_forks();
         let bytes = pages.end - pages.start;
+        // Huge pages of the window are to be huge pages in the program's place.
+        let gap = match bytes < HUGE_PAGE {
+            true => 0,
+            false => pages.start % UNIT,
+        };
         let reply = connection.call(&HostAlloc {
             context: current.slot(),
-            bytes: bytes.max(UNIT),
+            bytes: (gap + bytes).max(UNIT),
             flags: request.flags,
+            phase: (pages.start / UNIT * UNIT) % HUGE_PAGE,
         })?;
-        let window = reply.fields.address;
-        check_given(connection, window, bytes)?;
+        let allocation = reply.fields.address;
+        check_given(connection, allocation, gap + bytes)?;
+        let window = allocation + gap;
         let block = Block {
             pages,
             window,
+            allocation,
             read_only,
             of_file: false,
             uses: Vec::new(),
         };
+        prefault::make_huge_if_none(&(window..window + bytes));
         let replaced = pieces::each(&block.pages, |piece| {
             let there = window + (piece.start - block.pages.start);
             // SAFETY: the piece is the program's readable memory (`check` has looked), which it has
@@ -415,12 +429,11 @@ fn unshare(connection: &Connection, block: &Block) -> Result<(), CUresult> {
     if !block.pages.is_empty() {
         for part in still_shared(connection, block).map_err(|error| failed(&error))? {
             // SAFETY: `still_shared` has just found our own pages there.
-            let private =
-                |piece: &Range<u64>| unsafe { pieces::make_private(piece, block.read_only) };
-            pieces::each(&part, private).map_err(|error| failed(&error))?;
+            let done = unsafe { pieces::make_private(&part, block.read_only) };
+            done.map_err(|error| failed(&error))?;
         }
     }
     connection.post(&HostFree {
-        address: block.window,
+        address: block.allocation,
     })
 }

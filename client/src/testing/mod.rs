@@ -94,6 +94,7 @@ fn facts() -> Vec<DeviceFacts> {
         .map(|device| {
             let mut attributes = attributes.clone();
             attributes[CUdevice_attribute::PCI_DEVICE_ID.0 as usize] = device;
+            attributes[CUdevice_attribute::HOST_NATIVE_ATOMIC_SUPPORTED.0 as usize] = device;
             DeviceFacts {
                 name: format!("test device {device}"),
                 uuid: [device as u8 + 1; 16],

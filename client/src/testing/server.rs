@@ -179,7 +179,7 @@ impl Operations for Server<'_> {
         let of_host = HostAlloc {
             context: request.context,
             bytes: request.bytes,
-            flags: 0,
+            ..HostAlloc::default()
         };
         let HostAllocReply { address } = self.host_alloc(&of_host, data, reply)?;
         Ok(ManagedAllocReply { address })

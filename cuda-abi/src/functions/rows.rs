@@ -2572,7 +2572,7 @@ macro_rules! for_each_function {
                 fn cuDeviceGetExecAffinitySupport(
                     value: out(i32), kind: val(CUexecAffinityType), device: val(CUdevice));
             /// Says which atomic operations a device can do on host memory.
-            absent 555 since 13000 capture allowed =>
+            local 555 since 13000 capture allowed =>
                 fn cuDeviceGetHostAtomicCapabilities(
                     capabilities: list_out(u32, count), operations: list(CUatomicOperation, count),
                     count: len(u32, capabilities), device: val(CUdevice));
@@ -2582,7 +2582,7 @@ macro_rules! for_each_function {
                     nv_sci_sync_attr_list: opaque(*mut c_void), device: val(CUdevice),
                     flags: val(i32));
             /// Says which atomic operations a device can do on the memory of another.
-            absent 557 since 13000 capture allowed =>
+            local 557 since 13000 capture allowed =>
                 fn cuDeviceGetP2PAtomicCapabilities(
                     capabilities: list_out(u32, count), operations: list(CUatomicOperation, count),
                     count: len(u32, capabilities), src_device: val(CUdevice),

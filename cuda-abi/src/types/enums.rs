@@ -153,7 +153,11 @@ open_enums! {
     }
 
     /// An atomic operation.
-    CUatomicOperation {}
+    CUatomicOperation {
+        INTEGER_ADD = 0, INTEGER_MIN = 1, INTEGER_MAX = 2, INTEGER_INCREMENT = 3,
+        INTEGER_DECREMENT = 4, AND = 5, OR = 6, XOR = 7, EXCHANGE = 8, CAS = 9, FLOAT_ADD = 10,
+        FLOAT_MIN = 11, FLOAT_MAX = 12
+    }
 
     /// A setting of core dumps.
     CUcoredumpSettings {}

@@ -62,10 +62,19 @@ pub(crate) struct Image {
     room: Arc<CodeRoom>,
     /// Without variables there is nothing in a module that its users could change under each other, and all
     /// have the same one, one a device: loading another would wait for all kernels.
-    shared: Mutex<Vec<Arc<Loaded>>>,
+    shared: Mutex<Vec<SharedModule>>,
     /// Modules that nobody has, of an image with variables: the one that was made to learn all this, such as were
     /// loaded ahead, and those of clients that have gone which can be as new.
     spares: Mutex<Vec<Spare>>,
+}
+
+/// A device's module of an image without variables.
+#[derive(Debug)]
+struct SharedModule {
+    device: Arc<Device>,
+    /// `None` until it is loaded, which is done under this lock, so that of two who come at once one loads it. A lock for each
+    /// device: a load on one may wait for what waits for another.
+    loaded: Arc<Mutex<Option<Arc<Loaded>>>>,
 }
 
 /// A module that nobody has.
@@ -200,7 +209,7 @@ impl Image {
         };
         let loaded = Arc::new(loaded);
         match image.is_shared() {
-            true => image.shared.lock().push(loaded),
+            true => *image.shared_module(device).lock() = Some(loaded),
             false => image.spares.lock().push(Spare { loaded, held: None }),
         }
         Ok(image)
@@ -244,16 +253,13 @@ impl Image {
     /// The driver's status.
     pub(crate) fn instantiate(&self, device: &Arc<Device>) -> Result<Arc<Loaded>, CUresult> {
         if self.is_shared() {
-            // Under the lock, so that of two who share it one loads it.
-            let mut shared = self.shared.lock();
-            let there = shared
-                .iter()
-                .find(|loaded| Arc::ptr_eq(loaded.device(), device));
-            if let Some(loaded) = there {
+            let shared = self.shared_module(device);
+            let mut shared = shared.lock();
+            if let Some(loaded) = &*shared {
                 return Ok(Arc::clone(loaded));
             }
             let loaded = self.instantiate_alone(device)?;
-            shared.push(Arc::clone(&loaded));
+            *shared = Some(Arc::clone(&loaded));
             return Ok(loaded);
         }
         if let Some(loaded) = self.take_spare(device) {
@@ -262,6 +268,23 @@ impl Image {
         let loaded = self.instantiate_alone(device)?;
         self.count_spares();
         Ok(loaded)
+    }
+
+    /// Where the module of a device is that all clients share.
+    fn shared_module(&self, device: &Arc<Device>) -> Arc<Mutex<Option<Arc<Loaded>>>> {
+        let mut shared = self.shared.lock();
+        let there = shared
+            .iter()
+            .find(|module| Arc::ptr_eq(&module.device, device));
+        if let Some(module) = there {
+            return Arc::clone(&module.loaded);
+        }
+        let loaded = Arc::default();
+        shared.push(SharedModule {
+            device: Arc::clone(device),
+            loaded: Arc::clone(&loaded),
+        });
+        loaded
     }
 
     /// Counts the module that came with the image among those that are kept, or gives it up: until now it counted for a client,

@@ -16,6 +16,7 @@ use engine::{Owner, Region, Window};
 
 use crate::device::Device;
 use crate::memory::granules::{Granules, is_granular};
+use crate::memory::host_pages;
 
 /// cuMemHostRegister: pinned for all contexts.
 const PORTABLE: u32 = 1;
@@ -115,7 +116,7 @@ impl HostWindow {
                 }
             };
             let part = Window { base: at, bytes };
-            if pinned || !fresh_pages(part) {
+            if pinned || !host_pages::renew(part) {
                 // SAFETY: the region's owner keeps it mapped and writable; nothing in it is a Rust object,
                 // and the client does not have this part of it.
                 unsafe { std::ptr::write_bytes(at as *mut u8, 0, bytes as usize) };
@@ -155,6 +156,7 @@ impl HostWindow {
                 return Err(CUresult::ERROR_OUT_OF_MEMORY);
             }
         }
+        host_pages::prefault(range);
         self.register(range, Some(memory))?;
         self.granules.set(range, true);
         Ok(())
@@ -305,55 +307,6 @@ impl HostWindow {
             drop(kept);
         });
     }
-}
-
-/// Bytes of new pages for which one thread more is worth being made, and the most threads: the kernel clears
-/// them, which it does for several threads at once.
-const PAGES_OF_A_THREAD: u64 = 8 << 20;
-const PAGE_THREADS: u64 = 8;
-
-/// Puts new pages, which are zero, in the place of a range of mapped memory in files without a disk that nobody
-/// uses. Says whether the kernel did it: not all do, and there may be too little memory.
-fn fresh_pages(range: Window) -> bool {
-    let advise = |at: u64, bytes: u64, advice: libc::c_int| {
-        // SAFETY: the caller's promise: what is there may be lost.
-        unsafe { libc::madvise(at as *mut c_void, bytes as usize, advice) == 0 }
-    };
-    if !advise(range.base, range.bytes, libc::MADV_REMOVE) {
-        return false;
-    }
-    let processors = std::thread::available_parallelism().map_or(1, |count| count.get() as u64);
-    let worth = range.bytes.div_ceil(PAGES_OF_A_THREAD);
-    let threads = worth.min(PAGE_THREADS).min(processors.div_ceil(2)).max(1);
-    let each = (range.bytes / threads).next_multiple_of(GRANULE);
-    let end = range.base + range.bytes;
-    let part = |number: u64| {
-        let at = range.base + number * each;
-        at >= end || advise(at, each.min(end - at), libc::MADV_POPULATE_WRITE)
-    };
-    if threads == 1 {
-        return part(0);
-    }
-    std::thread::scope(|scope| {
-        let helpers: Vec<_> = (1..threads)
-            .map(|number| {
-                let builder = std::thread::Builder::new().name("host pages".into());
-                (
-                    number,
-                    builder.spawn_scoped(scope, move || part(number)).ok(),
-                )
-            })
-            .collect();
-        let mine = part(0);
-        helpers.into_iter().fold(mine, |all, (number, helper)| {
-            let theirs = match helper {
-                Some(helper) => helper.join().unwrap_or(false),
-                // No thread more: its part is done here.
-                None => part(number),
-            };
-            all && theirs
-        })
-    })
 }
 
 /// How many bytes from an address on lie in one registration.

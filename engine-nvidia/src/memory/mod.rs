@@ -4,6 +4,7 @@
 
 pub(crate) mod address_space;
 pub(crate) mod granules;
+mod host_pages;
 pub(crate) mod host_window;
 pub(crate) mod peek;
 pub(crate) mod physical;

@@ -104,8 +104,8 @@ mod tests {
             let contexts = json!({ "most": 8, "users": [user] });
             said(&json!({ "mode": "auto", "state": "up", "text": "t", "contexts": contexts })).state
         };
-        assert_eq!(of(None), Outcome::Ok, "they are being made");
-        assert_eq!(of(Some("memory")), Outcome::Warning);
+        assert_eq!(of(None), CheckOutcome::Ok, "they are being made");
+        assert_eq!(of(Some("memory")), CheckOutcome::Warning);
     }
 
     #[test]

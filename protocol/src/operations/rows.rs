@@ -20,8 +20,8 @@ macro_rules! for_each_operation {
                 call 3 1 mem_alloc(MemAlloc { context: u32, bytes: u64 }) -> MemAllocReply { address: u64 };
                 /// Frees device memory once all work posted before has finished.
                 post 4 1 mem_free(MemFree { address: u64 }) -> NoReply {};
-                /// Allocates page-locked host memory, at the same address in client and server.
-                call 5 1 host_alloc(HostAlloc { context: u32, bytes: u64, flags: u32 }) -> HostAllocReply { address: u64 };
+                /// Allocates page-locked host memory, at the same address in client and server. Phase: how many bytes behind the beginning of a huge page it is to begin, if it is as large as one: whole granules of 64 KiB.
+                call 5 2 host_alloc(HostAlloc { context: u32, bytes: u64, flags: u32, phase: u64 }) -> HostAllocReply { address: u64 };
                 /// Frees page-locked host memory once all work posted before has finished.
                 post 6 1 host_free(HostFree { address: u64 }) -> NoReply {};
                 /// Free and total device memory as this client may see them, in bytes.

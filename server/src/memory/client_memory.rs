@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use cuda_abi::CUresult;
+use engine::arena::GRANULE;
 use engine::{Bound, Window};
 
 use crate::admission::groups::{Group, GroupCharge};
@@ -261,7 +262,21 @@ impl ClientMemory {
         bytes: u64,
         backing: &mut dyn Backing,
     ) -> Result<u64, CUresult> {
-        if bytes == 0 {
+        self.allocate_in_phase((place, 0), context, bytes, backing)
+    }
+
+    /// As [`Memory::allocate`], of a place and a phase as [`Heap::allocate`] takes it.
+    ///
+    /// # Errors
+    /// As [`Memory::allocate`], and CUDA_ERROR_INVALID_VALUE for a phase that is not whole granules.
+    pub fn allocate_in_phase(
+        &mut self,
+        (place, phase): (MemoryKind, u64),
+        context: u32,
+        bytes: u64,
+        backing: &mut dyn Backing,
+    ) -> Result<u64, CUresult> {
+        if bytes == 0 || !phase.is_multiple_of(GRANULE) {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
         if self.blocks.len() >= MAX_BLOCKS {
@@ -275,7 +290,7 @@ impl ClientMemory {
             .ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
         self.charge_kind(place, bytes)?;
         let heap = self.heap(place).ok_or(nowhere)?;
-        let made = heap.allocate(bytes, backing);
+        let made = heap.allocate(bytes, phase, backing);
         let start = made.inspect_err(|_| self.uncharge_kind(place, bytes))?;
         self.blocks.insert(
             start,

@@ -4,7 +4,8 @@
 //! A heap begins with one window. What does not fit gets a further one, unless it is the host's, and a
 //! further window in which nothing is left is given back by [`Heap::trim`].
 //!
-//! A block of [`GRANULE`] bytes or more lies on granules of its own; smaller ones share slabs.
+//! A block of [`GRANULE`] bytes or more lies on granules of its own; smaller ones share slabs. Of the host's those
+//! that hold huge pages begin where their pages can be huge ones.
 //! Memory that a block leaves stays committed for a while (up to [`RETAINED`] bytes, until the session
 //! has nothing to do), so that programs which allocate and free in a loop cost the engine nothing; it
 //! is given back to the device by [`Heap::trim`]. It never reaches another client uncleared: only an
@@ -17,6 +18,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use cuda_abi::CUresult;
 use engine::Window;
 use engine::arena::{EXTENT, GRANULE};
+use protocol::operations::HUGE_PAGE;
 
 /// Every block starts at a multiple of this many bytes, as cudaMalloc's do.
 pub const ALIGNMENT: u64 = 512;
@@ -91,6 +93,30 @@ impl Ranges {
         (start, bytes)
     }
 
+    /// Takes `bytes` that begin `phase` bytes behind where a huge page does, from the smallest range that has them.
+    fn take_in_phase(&mut self, bytes: u64, phase: u64) -> Option<u64> {
+        let (length, start, at) =
+            self.by_size
+                .range((bytes, 0)..)
+                .find_map(|&(length, start)| {
+                    let gap = phase.wrapping_sub(start) % HUGE_PAGE;
+                    (gap + bytes <= length).then_some((length, start, start + gap))
+                })?;
+        self.take_part((start, length), (at, bytes));
+        Some(at)
+    }
+
+    /// Takes part of one of the ranges.
+    fn take_part(&mut self, (start, length): (u64, u64), (at, bytes): (u64, u64)) {
+        self.remove(start);
+        if at > start {
+            self.add(start, at - start);
+        }
+        if start + length > at + bytes {
+            self.add(at + bytes, start + length - (at + bytes));
+        }
+    }
+
     /// Takes `bytes` from the smallest range that has them.
     fn take(&mut self, bytes: u64) -> Option<u64> {
         let &(length, start) = self.by_size.range((bytes, 0)..).next()?;
@@ -124,13 +150,7 @@ impl Ranges {
                     let at = (start + length - bytes) & !(align - 1);
                     (at >= start).then_some((length, start, at))
                 })?;
-        self.remove(start);
-        if at > start {
-            self.add(start, at - start);
-        }
-        if start + length > at + bytes {
-            self.add(at + bytes, start + length - (at + bytes));
-        }
+        self.take_part((start, length), (at, bytes));
         Some(at)
     }
 }
@@ -208,21 +228,28 @@ impl Heap {
         self.retained.total > 0 || self.maybe_empty
     }
 
-    /// Makes a block of a size that [`Heap::rounded`] gave.
+    /// Makes a block of a size that [`Heap::rounded`] gave. One of the host's that is as large as a huge page begins
+    /// `phase` bytes, which are whole granules, behind where one does, if there is room.
     ///
     /// # Errors
     /// CUDA_ERROR_OUT_OF_MEMORY, with everything as before.
-    pub fn allocate(&mut self, bytes: u64, backing: &mut dyn Backing) -> Result<u64, CUresult> {
+    pub fn allocate(
+        &mut self,
+        bytes: u64,
+        phase: u64,
+        backing: &mut dyn Backing,
+    ) -> Result<u64, CUresult> {
         if bytes >= GRANULE {
-            return self.granules(bytes, backing);
+            let phase = (self.device.is_none() && bytes >= HUGE_PAGE).then_some(phase);
+            return self.granules(bytes, phase, backing);
         }
         if let Some(start) = self.small.take(bytes) {
             self.count(start, bytes);
             return Ok(start);
         }
-        let (base, slab) = match self.granules(SLAB, backing) {
+        let (base, slab) = match self.granules(SLAB, None, backing) {
             Ok(base) => (base, SLAB),
-            Err(_) => (self.granules(GRANULE, backing)?, GRANULE),
+            Err(_) => (self.granules(GRANULE, None, backing)?, GRANULE),
         };
         self.slabs.insert(
             base,
@@ -246,22 +273,37 @@ impl Heap {
         }
     }
 
-    fn granules(&mut self, bytes: u64, backing: &mut dyn Backing) -> Result<u64, CUresult> {
-        if let Some(start) = self.retained.take(bytes) {
+    fn granules(
+        &mut self,
+        bytes: u64,
+        phase: Option<u64>,
+        backing: &mut dyn Backing,
+    ) -> Result<u64, CUresult> {
+        let retained = match phase {
+            Some(phase) => self.retained.take_in_phase(bytes, phase),
+            None => self.retained.take(bytes),
+        };
+        if let Some(start) = retained {
             return Ok(start);
         }
-        match self.commit(bytes, backing) {
+        match self.commit(bytes, phase, backing) {
             // What is retained may be what is missing, as memory or as addresses.
             Err(_) if self.retained.total > 0 => {
                 self.trim_retained(backing);
-                self.commit(bytes, backing)
+                self.commit(bytes, phase, backing)
             }
             result => result,
         }
     }
 
-    fn commit(&mut self, bytes: u64, backing: &mut dyn Backing) -> Result<u64, CUresult> {
-        let base = match self.vacant.take(bytes) {
+    fn commit(
+        &mut self,
+        bytes: u64,
+        phase: Option<u64>,
+        backing: &mut dyn Backing,
+    ) -> Result<u64, CUresult> {
+        let placed = phase.and_then(|phase| self.vacant.take_in_phase(bytes, phase));
+        let base = match placed.or_else(|| self.vacant.take(bytes)) {
             Some(base) => base,
             None => {
                 self.grow(bytes, backing)?;

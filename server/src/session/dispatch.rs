@@ -344,7 +344,13 @@ impl Operations for Session {
         _: &mut Vec<u8>,
     ) -> Result<HostAllocReply, CUresult> {
         self.device_of(request.context)?;
-        let address = self.allocate(MemoryKind::Host, request.context, request.bytes)?;
+        let mut committer = ClientBacking(&mut *self.client, &self.addresses);
+        let address = self.memory.allocate_in_phase(
+            (MemoryKind::Host, request.phase),
+            request.context,
+            request.bytes,
+            &mut committer,
+        )?;
         Ok(HostAllocReply { address })
     }
 

@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{MutexGuard, Once};
 use std::time::Duration;
 
-use super::pieces::{make_private, pieces};
+use super::pieces::make_private_in_child;
 use super::{Block, REGISTERED};
 
 /// How long a fork waits for its child to have its pages. A child that is stopped in between is
@@ -90,12 +90,10 @@ unsafe extern "C" fn child_of_fork() {
             return;
         };
         for (pages, read_only) in &fork.pages {
-            for piece in pieces(pages.clone()) {
-                // SAFETY: the parent held its registrations as they were while this process came to
-                // be, so the window's pages are there. A program that unmapped them itself has broken
-                // CUDA's rules, and its child is not worse off than it.
-                let _ = unsafe { make_private(&piece, *read_only) };
-            }
+            // SAFETY: the parent held its registrations as they were while this process came to
+            // be, so the window's pages are there. A program that unmapped them itself has broken
+            // CUDA's rules, and its child is not worse off than it.
+            unsafe { make_private_in_child(pages, *read_only) };
         }
         // The session's lock is the parent's; here nobody asks for it any more.
         let _held = std::mem::ManuallyDrop::new(fork._blocks);

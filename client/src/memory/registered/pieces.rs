@@ -8,14 +8,15 @@ use std::ffi::c_void;
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
+use protocol::operations::HUGE_PAGE;
 use rustix::mm::{Advice, MapFlags, MprotectFlags, MremapFlags, ProtFlags};
 
 use super::guard::Guard;
 use crate::os::prefault::make_present;
 use crate::os::signal_mask;
 
-/// Bytes that go over at once: a huge page.
-const PIECE: u64 = 2 << 20;
+/// Bytes that go over at once.
+const PIECE: u64 = HUGE_PAGE;
 
 /// Bytes for which one thread more is worth being made, and the most threads.
 const SHARE: u64 = 8 << 20;
@@ -173,68 +174,133 @@ pub(super) unsafe fn replace(
     Ok(())
 }
 
-/// New private memory for a piece: where it is as far from a huge page's beginning as the piece is.
-fn fresh(piece: &Range<u64>) -> rustix::io::Result<*mut c_void> {
-    let bytes = piece.end - piece.start;
-    let is_huge = bytes == PIECE;
-    let room = if is_huge { bytes + PIECE } else { bytes };
-    // SAFETY: the mapping is new, and what is unmapped of it is nobody's.
-    unsafe {
-        let nowhere = std::ptr::null_mut();
-        let access = ProtFlags::READ | ProtFlags::WRITE;
-        let made = rustix::mm::mmap_anonymous(nowhere, room as usize, access, MapFlags::PRIVATE)?;
-        if !is_huge {
-            return Ok(made);
-        }
-        let first = made.addr() as u64;
-        let at = first.next_multiple_of(PIECE);
-        for (from, to) in [(first, at), (at + bytes, first + room)] {
-            if from < to {
-                let _ = rustix::mm::munmap(pointer(from), (to - from) as usize);
+/// New private memory that takes the place of pages, piece by piece. What of it is still where it was made is
+/// whoever's has it to unmap.
+#[derive(Clone, Copy)]
+struct Fresh {
+    /// The first page's new memory, which is as far from a huge page's beginning as the page is.
+    first: u64,
+    pages_start: u64,
+    read_only: bool,
+}
+
+impl Fresh {
+    fn of(pages: &Range<u64>, read_only: bool) -> rustix::io::Result<Self> {
+        let bytes = pages.end - pages.start;
+        let room = if bytes < PIECE { bytes } else { bytes + PIECE };
+        // SAFETY: the mapping is new, and what is unmapped of it is nobody's.
+        let first = unsafe {
+            let nowhere = std::ptr::null_mut();
+            let access = ProtFlags::READ | ProtFlags::WRITE;
+            let made =
+                rustix::mm::mmap_anonymous(nowhere, room as usize, access, MapFlags::PRIVATE)?;
+            let made = made.addr() as u64;
+            let first = match room == bytes {
+                true => made,
+                false => made + pages.start.wrapping_sub(made) % PIECE,
+            };
+            for (from, to) in [(made, first), (first + bytes, made + room)] {
+                if from < to {
+                    let _ = rustix::mm::munmap(pointer(from), (to - from) as usize);
+                }
             }
+            // One page fault in the place of 512, where the system has huge pages.
+            if room != bytes {
+                let _ = rustix::mm::madvise(pointer(first), bytes as usize, Advice::LinuxHugepage);
+            }
+            first
+        };
+        Ok(Self {
+            first,
+            pages_start: pages.start,
+            read_only,
+        })
+    }
+
+    fn place(self, piece: &Range<u64>) -> *mut c_void {
+        pointer(self.first + (piece.start - self.pages_start))
+    }
+
+    /// Copies a piece and puts the copy in its place. Makes system calls only.
+    ///
+    /// # Safety
+    /// The piece is mapped and readable, the program knows of nothing else that is there, and nobody has replaced or
+    /// unmapped it.
+    unsafe fn replace(self, piece: &Range<u64>) -> rustix::io::Result<()> {
+        let bytes = (piece.end - piece.start) as usize;
+        let copy = self.place(piece);
+        // SAFETY: the copy's memory is ours alone until it is moved to where the piece was, which is the caller's
+        // to give.
+        unsafe {
+            // All pages at once. Where the kernel does not know that, the copy makes them.
+            let _ = rustix::mm::madvise(copy, bytes, Advice::LinuxPopulateWrite);
+            std::ptr::copy_nonoverlapping(
+                pointer(piece.start).cast::<u8>().cast_const(),
+                copy.cast::<u8>(),
+                bytes,
+            );
+            if self.read_only {
+                rustix::mm::mprotect(copy, bytes, MprotectFlags::READ)?;
+            }
+            let there = pointer(piece.start);
+            rustix::mm::mremap_fixed(copy, bytes, bytes, MremapFlags::MAYMOVE, there)?;
         }
-        // One page fault in the place of 512, where the system has huge pages.
-        let _ = rustix::mm::madvise(pointer(at), bytes as usize, Advice::LinuxHugepage);
-        Ok(pointer(at))
+        Ok(())
+    }
+
+    /// Unmaps what was to replace a piece.
+    ///
+    /// # Safety
+    /// It has not.
+    unsafe fn discard(self, piece: &Range<u64>) {
+        let bytes = (piece.end - piece.start) as usize;
+        // SAFETY: by the caller's promise this is still ours.
+        let _ = unsafe { rustix::mm::munmap(self.place(piece), bytes) };
     }
 }
 
-/// Copies a piece into private pages and puts them in its place. Makes system calls only, since a
-/// fork's child calls it.
+/// Copies pages into private memory and puts it in their place.
+///
+/// # Errors
+/// What the kernel said of one of the pieces; others are private by then.
 ///
 /// # Safety
-/// The piece is mapped and readable, and the program knows of nothing else that is there.
-pub(super) unsafe fn make_private(piece: &Range<u64>, read_only: bool) -> rustix::io::Result<()> {
-    let bytes = (piece.end - piece.start) as usize;
-    let fresh = fresh(piece)?;
-    // SAFETY: the first mapping is new and ours alone until it is moved, whole, to where the piece
-    // was; the piece is the caller's to give.
-    unsafe {
-        // All pages at once. Where the kernel does not know that, the copy makes them.
-        let _ = rustix::mm::madvise(fresh, bytes, Advice::LinuxPopulateWrite);
-        std::ptr::copy_nonoverlapping(
-            pointer(piece.start).cast::<u8>().cast_const(),
-            fresh.cast::<u8>(),
-            bytes,
-        );
-        let protected = match read_only {
-            true => rustix::mm::mprotect(fresh, bytes, MprotectFlags::READ),
-            false => Ok(()),
-        };
-        protected
-            .and_then(|()| {
-                rustix::mm::mremap_fixed(
-                    fresh,
-                    bytes,
-                    bytes,
-                    MremapFlags::MAYMOVE,
-                    pointer(piece.start),
-                )
-            })
-            .map(drop)
-            .inspect_err(|_| {
-                let _ = rustix::mm::munmap(fresh, bytes);
-            })
+/// The pages are mapped and readable, and the program knows of nothing else that is there.
+pub(super) unsafe fn make_private(pages: &Range<u64>, read_only: bool) -> rustix::io::Result<()> {
+    let fresh = Fresh::of(pages, read_only)?;
+    let failed = Mutex::new(None);
+    let first_error = || failed.lock().unwrap_or_else(PoisonError::into_inner);
+    each(pages, |piece| {
+        let before = *first_error();
+        // SAFETY: the caller's promise; each piece comes once.
+        let done = before.map_or_else(|| unsafe { fresh.replace(piece) }, Err);
+        if let Err(error) = done {
+            first_error().get_or_insert(error);
+            // SAFETY: it was not moved.
+            unsafe { fresh.discard(piece) };
+        }
+        // All others are to be moved or unmapped.
+        Ok(())
+    })?;
+    let error = *first_error();
+    error.map_or(Ok(()), Err)
+}
+
+/// As [`make_private`], by system calls alone, since a fork's child calls it. What cannot be made private stays.
+///
+/// # Safety
+/// As [`make_private`].
+pub(super) unsafe fn make_private_in_child(pages: &Range<u64>, read_only: bool) {
+    let Ok(fresh) = Fresh::of(pages, read_only) else {
+        return;
+    };
+    for piece in pieces(pages.clone()) {
+        // SAFETY: the caller's promise; each piece comes once, and is unmapped where it was not moved.
+        unsafe {
+            if fresh.replace(&piece).is_err() {
+                fresh.discard(&piece);
+            }
+        }
     }
 }
 
