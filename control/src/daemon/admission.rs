@@ -122,12 +122,7 @@ impl Daemon {
             },
             self.isolation,
         );
-        let running = self.registry.server_with_key(&key);
-        let settings = running
-            .and_then(|id| self.registry.servers.get(&id))
-            .map(|server| &server.settings)
-            .or_else(|| self.registry.settings_beside(&key))
-            .unwrap_or(&self.defaults);
+        let settings = self.settings_for(&key);
         let mut fields = match settings.limits_for_client(wishes, self.default_priority) {
             Ok(fields) => fields,
             Err(error) => return self.refuse(&connection, Some(pid), group, &error.to_string()),

@@ -42,6 +42,11 @@ impl Daemon {
         }
     }
 
+    /// What clients get whose executor has this key.
+    pub(crate) fn settings_for(&self, key: &ServerKey) -> &ServerLimits {
+        self.registry.settings(key).unwrap_or(&self.defaults)
+    }
+
     /// Starts the server of an executor.
     ///
     /// # Errors
@@ -105,8 +110,7 @@ impl Daemon {
             json!({}),
         );
         let slot = self.groups.allocate_slot();
-        let beside = self.registry.settings_beside(&key);
-        let settings = beside.unwrap_or(&self.defaults).clone();
+        let settings = self.settings_for(&key).clone();
         self.registry.servers.insert(
             id,
             Server {

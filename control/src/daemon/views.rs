@@ -223,11 +223,7 @@ impl Daemon {
             group: named.map(|group| &*group.name),
             session: 0,
         };
-        let server = self
-            .registry
-            .server_with_key(&server_for(who, self.isolation));
-        let server = server.and_then(|id| self.registry.servers.get(&id));
-        let settings = server.map_or(&self.defaults, |server| &server.settings);
+        let settings = self.settings_for(&server_for(who, self.isolation));
         let wishes = ClientFields {
             memory_limit: asker.request.memory_limit.clone(),
             ..ClientFields::default()

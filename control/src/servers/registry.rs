@@ -234,14 +234,16 @@ impl Registry {
             .map(|(&id, _)| id)
     }
 
-    /// What clients get that have a context for which this key stands, if others of the same user have one already.
+    /// What clients get whose executor has this key, if it runs, or another context of the same user's does.
     #[must_use]
-    pub fn settings_beside(&self, key: &ServerKey) -> Option<&ServerLimits> {
-        let user = key.one_of_users()?;
+    pub fn settings(&self, key: &ServerKey) -> Option<&ServerLimits> {
+        let user = key.one_of_users();
+        let is_it = |server: &&Server| {
+            server.key == *key || user.is_some() && server.key.one_of_users() == user
+        };
         let mut servers = self.servers.values();
-        let beside = servers
-            .find(|server| server.takes_clients() && server.key.one_of_users() == Some(user))?;
-        Some(&beside.settings)
+        let found = servers.find(|server| server.takes_clients() && is_it(server))?;
+        Some(&found.settings)
     }
 
     /// Gives a server's settings to all contexts of its user.

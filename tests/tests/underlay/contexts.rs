@@ -1,10 +1,12 @@
 //! Several contexts for the clients of one user: who comes to which, and what happens when they cannot be had.
 
 use std::collections::BTreeSet;
-use std::process::{Child, Stdio};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
 
 use serde_json::Value;
-use tests::daemon::{Daemon, eventually, succeed};
+use tests::daemon::{Daemon, eventually, openmps, probe, succeed};
+use tests::skipped::skipped;
 
 use crate::machine::{
     BENEATH, Machine, doctor, is_alive, kill, running, said_staying, staying, staying_with, text,
@@ -333,6 +335,88 @@ fn who_comes_before_the_first_server_comes_to_the_common_one() {
         contexts(&daemon)["contexts"] == 3
     });
     clients.iter_mut().for_each(end);
+}
+
+const ADA: u32 = 4242;
+
+/// A program of another user's.
+fn of_ada(machine: &Machine, daemon: &Daemon, task: &str) -> Command {
+    daemon.open_to_others();
+    let home = machine.path("home");
+    if std::fs::create_dir(&home).is_ok() {
+        std::os::unix::fs::chown(&home, Some(ADA), Some(ADA)).unwrap();
+    }
+    let mut program = Command::new(daemon.copy_for_others(openmps()));
+    program
+        .args(["run", "--"])
+        .arg(daemon.copy_for_others(probe()))
+        .arg(task)
+        .env("CUDA_MPS_PIPE_DIRECTORY", daemon.pipe())
+        .env("HOME", home)
+        .current_dir("/")
+        .uid(ADA)
+        .gid(ADA)
+        .stdout(Stdio::piped());
+    program
+}
+
+fn servers_by_user(daemon: &Daemon) -> Vec<u64> {
+    let all = daemon.control_output(&["get_server_list", "--json"]);
+    let all: Value = serde_json::from_str(&all).unwrap();
+    let uids = all.as_array().unwrap().iter();
+    uids.map(|server| server["uid"].as_u64().unwrap()).collect()
+}
+
+/// Each user has contexts of its own, by servers that run as that user.
+#[test]
+fn users_have_contexts_of_their_own() {
+    if !rustix::process::geteuid().is_root() {
+        return skipped("being other users takes root");
+    }
+    let machine = Machine::new(ROOMY);
+    let daemon = machine.daemon(&["-M", "--underlay=auto", "--contexts=2"], &[]);
+    ready(&daemon, 2);
+    let mut program = of_ada(&machine, &daemon, "stay").spawn().unwrap();
+    said_staying(&mut program, &daemon);
+    let of_both = || {
+        let mut uids = servers_by_user(&daemon);
+        uids.sort_unstable();
+        uids == [0, 0, u64::from(ADA), u64::from(ADA)]
+    };
+    eventually("each has two", of_both);
+    let servers = underlay(&daemon)["contexts"]["users"][1]["servers"].clone();
+    for server in servers.as_array().unwrap() {
+        let status = std::fs::read_to_string(format!("/proc/{server}/status")).unwrap();
+        assert!(status.contains(&format!("Gid:\t{ADA}\t{ADA}")), "{status}");
+    }
+    end(&mut program);
+}
+
+/// Where one user is served at a time, all contexts of another make room.
+#[test]
+fn another_users_clients_wait_for_all_contexts() {
+    if !rustix::process::geteuid().is_root() {
+        return skipped("being other users takes root");
+    }
+    let machine = Machine::new(ROOMY);
+    let daemon = machine.daemon(&THREE, &[]);
+    ready(&daemon, 3);
+    let mut clients = [staying(&daemon), staying(&daemon)];
+    let mut program = of_ada(&machine, &daemon, "stay").spawn().unwrap();
+    eventually("it waits", || {
+        daemon.control_log().contains("from user 4242")
+    });
+    end(&mut clients[0]);
+    assert_eq!(
+        servers_by_user(&daemon),
+        [0, 0, 0],
+        "one is left who needs them"
+    );
+    end(&mut clients[1]);
+    said_staying(&mut program, &daemon);
+    let of_ada = || servers_by_user(&daemon) == [u64::from(ADA); 3];
+    eventually("all are the other's now", of_ada);
+    end(&mut program);
 }
 
 #[test]
