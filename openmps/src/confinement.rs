@@ -36,9 +36,9 @@ impl Confinement {
         restrict(&within, "what a server reads", say)
     }
 
-    /// The same for a server beside NVIDIA's driver, which is not open yet, where an operator asks for it: nobody
+    /// The same for a server beside NVIDIA's driver, with the folder in which it keeps code; the driver is not open yet, where an operator asks for it: nobody
     /// has a list of what every driver opens. It makes no device file any more.
-    pub fn restrict_driver_files(&self, say: impl Fn(&str)) -> Result<()> {
+    pub fn restrict_driver_files(&self, code: Option<&Path>, say: impl Fn(&str)) -> Result<()> {
         if self.setting != Setting::Strict {
             return Ok(());
         }
@@ -46,6 +46,7 @@ impl Confinement {
         within.readable.extend(readable());
         within.readable.extend(libraries());
         within.writable.extend(written_by_driver());
+        within.writable.extend(code.map(Path::to_path_buf));
         restrict(&within, "what the driver is known to need", say)
     }
 
@@ -116,7 +117,8 @@ fn driver_cache() -> Option<PathBuf> {
     cache.filter(|_| !is_disabled)
 }
 
-/// Where a server over NVIDIA's driver keeps code for later ones of its user, if anywhere: several users may have one cache.
+/// Where a server over NVIDIA's driver keeps code for later ones of its user, if nobody has made it a folder: in the driver's
+/// cache, which several users may have together.
 pub fn code_folder() -> Option<PathBuf> {
     let user = rustix::process::geteuid().as_raw();
     Some(driver_cache()?.join(format!("openmps-code-{user}")))

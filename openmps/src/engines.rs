@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
+use std::path::PathBuf;
 use std::process::{Command, ExitCode, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -45,6 +46,7 @@ impl server::Log for ServerLog {
 /// Runs this process as a server that a daemon started.
 pub fn serve() -> ExitCode {
     make_device_files();
+    let made = make_code_folder();
     let (daemon, log) = match control::servers::process::connect_to_daemon() {
         Ok(adopted) => adopted,
         Err(error) => {
@@ -74,7 +76,12 @@ pub fn serve() -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    let result = open_confined(&log).and_then(|(engine, gate)| {
+    let folder = made.unwrap_or_else(|error| {
+        let text = format!("Code is not kept for later servers: {error}");
+        log.0.line(Role::Server, &text);
+        None
+    });
+    let result = open_confined(&log, folder).and_then(|(engine, gate)| {
         if underlay.is_some() {
             log.0.line(
                 Role::Server,
@@ -116,17 +123,20 @@ pub fn serve() -> ExitCode {
 }
 
 /// What the environment asks for, in a process that may from then on do no more than a server of it needs.
-fn open_confined(log: &Arc<ServerLog>) -> Result<(Arc<dyn Engine>, Box<dyn ComputeModePolicy>)> {
+fn open_confined(
+    log: &Arc<ServerLog>,
+    folder: Option<PathBuf>,
+) -> Result<(Arc<dyn Engine>, Box<dyn ComputeModePolicy>)> {
     let say = |text: &str| log.0.line(Role::Server, text);
     let confinement = Confinement::from_environment()?;
     if variable("OPENMPS_ENGINE").as_deref() != Some("soft") {
         // The driver has threads, which inherit it.
-        confinement.restrict_driver_files(say)?;
+        confinement.restrict_driver_files(folder.as_deref(), say)?;
     }
     let nvidia = || {
         let engine = NvidiaEngine::open()?;
         let later = Arc::clone(log);
-        let folder = confinement::code_folder();
+        let folder = folder.or_else(confinement::code_folder);
         let started = engine.load_ahead(folder.as_deref(), move |text| {
             later.0.line(Role::Server, text);
         });
@@ -176,6 +186,19 @@ fn make_device_files() {
         // Standard input is the daemon.
         helper.args(["-u", "-c", "0"]).stdin(Stdio::null());
         let _ = helper.status();
+    }
+}
+
+/// Makes the folder in which a server that becomes another user keeps code, which has no home folder: where NVIDIA's driver
+/// is, and unless nothing is to be kept or the driver's cache is named.
+fn make_code_folder() -> Result<Option<PathBuf>, control::FileError> {
+    let is_wanted = variable("OPENMPS_ENGINE").as_deref() != Some("soft")
+        && engine_nvidia::installed().is_some()
+        && variable("CUDA_CACHE_PATH").is_none()
+        && variable("CUDA_CACHE_DISABLE").as_deref() != Some("1");
+    match control::servers::process::user_to_be() {
+        Some((uid, gid)) if is_wanted => control::servers::code_folder::make(uid, gid).map(Some),
+        _ => Ok(None),
     }
 }
 

@@ -3,11 +3,13 @@
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 use std::io::{BufRead, BufReader};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant, SystemTime};
 
-use tests::daemon::{Daemon, PATIENCE, eventually, openmps, succeed};
+use tests::daemon::{Daemon, PATIENCE, eventually, openmps, probe, succeed};
 use tests::fake_driver;
 use tests::skipped::skipped;
 
@@ -172,6 +174,56 @@ fn the_next_server_loads_what_clients_of_an_earlier_one_came_with() {
         metadata
             .is_ok_and(|metadata| metadata.modified().unwrap() > before + Duration::from_secs(1))
     });
+}
+
+/// A server that becomes another user has no home folder: what it keeps is in the state directory, and that user's.
+#[test]
+fn a_server_of_another_user_keeps_code_in_a_folder_of_that_users() {
+    if !rustix::process::geteuid().is_root() {
+        return skipped("being other users takes root");
+    }
+    const ADA: u32 = 4242;
+    let folder = tempfile::tempdir().unwrap();
+    let open = std::fs::Permissions::from_mode(0o755);
+    std::fs::set_permissions(folder.path(), open).unwrap();
+    let driver = fake(&folder, &["VERSION=13000"]);
+    let text = folder.path().join("k.ptx");
+    std::fs::write(&text, ".version 7.8\n.visible .entry k() {}").unwrap();
+    let (state, home) = (folder.path().join("state"), folder.path().join("home"));
+    std::fs::create_dir(&home).unwrap();
+    std::os::unix::fs::chown(&home, Some(ADA), Some(ADA)).unwrap();
+    let environment = [
+        ("OPENMPS_ENGINE", "nvidia"),
+        ("OPENMPS_DRIVER", driver.to_str().unwrap()),
+        ("OPENMPS_STATE_DIRECTORY", state.to_str().unwrap()),
+        ("OPENMPS_SANDBOX", "strict"),
+    ];
+    let daemon = Daemon::start_as(&["--multiuser-server"], &environment);
+    daemon.open_to_others();
+    let mut program = Command::new(daemon.copy_for_others(openmps()));
+    program
+        .args(["run", "--"])
+        .arg(daemon.copy_for_others(probe()))
+        .arg("kernel")
+        .arg(&text)
+        .env("CUDA_MPS_PIPE_DIRECTORY", daemon.pipe())
+        .env("HOME", &home)
+        .current_dir("/")
+        .uid(ADA)
+        .gid(ADA);
+    succeed(&mut program);
+    let own = state.join(format!("code/{ADA}"));
+    eventually("it is kept", || {
+        let files = std::fs::read_dir(&own).into_iter().flatten().flatten();
+        let mut files = files.map(|file| file.metadata().unwrap());
+        files
+            .next()
+            .is_some_and(|file| (file.uid(), file.mode() & 0o777) == (ADA, 0o600))
+    });
+    let metadata = std::fs::metadata(&own).unwrap();
+    assert_eq!((metadata.uid(), metadata.mode() & 0o777), (ADA, 0o700));
+    let log = daemon.server_log();
+    assert!(!log.contains("not kept"), "{log}");
 }
 
 /// Nobody has a list of what a driver calls, so it is only what nobody is to do that is refused; by the daemon too where that

@@ -2,6 +2,7 @@
 //!
 //! Used by `daemon` and `commands`. Must not know sockets' events: `daemon` has them.
 
+pub mod code_folder;
 pub mod contexts;
 pub(crate) mod limits;
 pub mod placement;

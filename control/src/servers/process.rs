@@ -139,6 +139,12 @@ fn group_in(users: &str, uid: u32) -> Option<u32> {
     })
 }
 
+/// The user and group that [`connect_to_daemon`] will make of this process, if it is to be another.
+#[must_use]
+pub fn user_to_be() -> Option<(u32, u32)> {
+    parse_user(std::env::var_os(USER_VARIABLE)?.to_str()?)
+}
+
 /// Takes what [`start`] gave to this process, and becomes the user that it is to be. To be called before
 /// there is another thread.
 ///

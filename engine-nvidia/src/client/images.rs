@@ -9,8 +9,7 @@ use engine::{CUresult, Charge};
 use protocol::operations::{self, IMAGE_PART};
 
 use super::{MOST_OBJECTS, NvidiaClient};
-use crate::code::image::PADDING;
-use crate::code::link::check_part;
+use crate::code::link::{PADDING, check_part};
 use crate::code::module::Module;
 
 impl NvidiaClient {

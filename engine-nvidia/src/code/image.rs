@@ -13,13 +13,11 @@ use protocol::image_descriptor::{Descriptor, Kernel, Variable};
 
 use crate::code::loaded::{LoadRequest, Loaded};
 use crate::code::prepare::Prepared;
+use crate::code::refused::Refused;
 use crate::code::room::{CodeRoom, RoomCharge};
 use crate::code::variable_layout::VariableSection;
 use crate::device::{Device, Turn};
 use crate::driver::Driver;
-
-/// Zeroes behind an image: a NUL for PTX, and room for a reader that goes a little too far.
-pub(crate) const PADDING: usize = 4096;
 
 /// Kernels of an image, and parameters of a kernel, beyond which the driver is not believed.
 const MOST_KERNELS: u32 = 1 << 20;
@@ -27,22 +25,6 @@ const MOST_PARAMETERS: usize = 1 << 16;
 
 /// Modules of an image that nobody has, of all devices.
 const MOST_SPARES: usize = 16;
-
-/// Why an image was refused.
-#[derive(Debug)]
-pub(crate) struct Refused {
-    pub(crate) code: CUresult,
-    pub(crate) log: String,
-}
-
-impl From<CUresult> for Refused {
-    fn from(code: CUresult) -> Self {
-        Self {
-            code,
-            log: code.to_string(),
-        }
-    }
-}
 
 /// An image that the driver takes.
 #[derive(Debug)]

@@ -13,10 +13,11 @@ use std::sync::{Arc, OnceLock, Weak};
 use cuda_abi::CUresult;
 use engine::Charge;
 
-use crate::code::image::{Image, Refused};
+use crate::code::image::Image;
 use crate::code::link;
 use crate::code::loaded::Loaded;
 use crate::code::prepare::Prepared;
+use crate::code::refused::Refused;
 use crate::code::room::CodeRoom;
 use crate::code::warm_set::{Seen, WarmPlace, WarmSet, WarmShare};
 use crate::device::{Device, Turn};

@@ -12,12 +12,15 @@ use protocol::linked_image::{self, Part};
 use ptx::image::fatbin;
 use ptx::rewrite::Rewritten;
 
-use crate::code::image::{PADDING, Refused};
 use crate::code::loaded::{LoadRequest, Loaded};
+use crate::code::refused::Refused;
 use crate::code::rewrite::{Changes, rewritten_part};
 use crate::code::symbols;
 use crate::device::{Device, Turn};
 use crate::driver::Driver;
+
+/// Zeroes behind an image: a NUL for PTX, and room for a reader that goes a little too far.
+pub(crate) const PADDING: usize = 4096;
 
 /// Bytes of the driver's log that are kept.
 const LOG: usize = 16 << 10;

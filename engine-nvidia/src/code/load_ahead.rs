@@ -14,10 +14,11 @@ use std::time::{Duration, Instant};
 
 use cuda_abi::CUresult;
 
-use crate::code::image::{Image, Refused};
+use crate::code::image::Image;
 use crate::code::images::{Content, Images, KnownImages, Task};
 use crate::code::link;
 use crate::code::prepare::Prepared;
+use crate::code::refused::Refused;
 use crate::code::warm_files::{WarmFile, WarmFiles};
 use crate::code::warm_set::Seen;
 use crate::device::{Device, Turn};

@@ -11,8 +11,8 @@ use std::sync::Arc;
 use cuda_abi::CUresult;
 use cuda_abi::types::*;
 
-use crate::code::image::Refused;
 use crate::code::initial_contents::InitialContents;
+use crate::code::refused::Refused;
 use crate::code::room::CodeRoom;
 use crate::code::variable_layout::VariableSection;
 use crate::device::{Device, Turn};

@@ -9,8 +9,9 @@ use protocol::linked_image;
 use ptx::image::fatbin::{EntryKind, entries};
 use ptx::image::{ImageKind, Limits, classify};
 
-use crate::code::image::{Image, Refused};
+use crate::code::image::Image;
 use crate::code::link;
+use crate::code::refused::Refused;
 use crate::code::rewrite::{self, Changes};
 use crate::code::room::CodeRoom;
 use crate::code::symbols;
