@@ -1,13 +1,14 @@
 // needs: launches device_graphs
 // nvcc: -std=c++17 -rdc=true -lcudadevrt
-// Graphs that kernels launch: fire and forget, as a tail that launches itself again until it is done, and beside the graph
-// that launches them.
+// Graphs that kernels launch: fire and forget, each once (one that runs is not launched again), and as a tail that launches
+// itself until it is done.
 #include "check.h"
 
 __global__ void add(int *place, int value) { atomicAdd(place, value); }
 
-__global__ void fire(cudaGraphExec_t graph, int times) {
-    for (int i = 0; i < times; i++) cudaGraphLaunch(graph, cudaStreamGraphFireAndForget);
+__global__ void fire(cudaGraphExec_t first, cudaGraphExec_t second) {
+    cudaGraphLaunch(first, cudaStreamGraphFireAndForget);
+    cudaGraphLaunch(second, cudaStreamGraphFireAndForget);
 }
 
 __global__ void again(int *left, int *rounds) {
@@ -33,12 +34,14 @@ int main() {
     Array<int> sum(1), left(std::vector<int>{20}), rounds(1);
     sum.clear();
     rounds.clear();
-    auto adds = graph_of(stream, true, add, (int *)sum, 7);
+    auto seven = graph_of(stream, true, add, (int *)sum, 7), hundred = graph_of(stream, true, add, (int *)sum, 100);
     OK(cudaStreamSynchronize(stream));
-    auto outer = graph_of(stream, false, fire, adds, 3);
-    for (int i = 0; i < 4; i++) OK(cudaGraphLaunch(outer, stream));
-    OK(cudaStreamSynchronize(stream));
-    CHECK(sum.host()[0] == 84, "%d", sum.host()[0]);
+    auto outer = graph_of(stream, true, fire, seven, hundred);
+    for (int i = 0; i < 4; i++) {
+        OK(cudaGraphLaunch(outer, stream));
+        OK(cudaStreamSynchronize(stream));
+    }
+    CHECK(sum.host()[0] == 428, "%d", sum.host()[0]);
     auto loop = graph_of(stream, true, again, (int *)left, (int *)rounds);
     OK(cudaGraphLaunch(loop, stream));
     OK(cudaStreamSynchronize(stream));

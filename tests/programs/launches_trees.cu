@@ -51,7 +51,6 @@ __global__ void streams(int *out) {
     cudaEventRecord(done, a);
     cudaStreamWaitEvent(b, done, 0);
     twice<<<1, 1, 0, b>>>(out);
-    cudaMemsetAsync(out + 1, 1, sizeof(int), a);
     cudaEventDestroy(done);
     cudaStreamDestroy(a);
     cudaStreamDestroy(b);
@@ -71,7 +70,7 @@ int main() {
         CHECK(out.host()[0] == expected, "%d: %lld, not %lld", count, out.host()[0], expected);
         printf("sum of %d: %lld by %d kernels\n", count, expected, kernels.host()[0]);
     }
-    Array<int> count(2);
+    Array<int> count(1);
     count.clear();
     flood<<<1, 32>>>(4, count);
     RAN();
@@ -85,7 +84,7 @@ int main() {
     CHECK(hash.host()[0] == expected, "%08x, not %08x", hash.host()[0], expected);
     streams<<<1, 1>>>(count);
     RAN();
-    CHECK(count.host()[0] == 42 && count.host()[1] == 0x01010101, "%d and %x", count.host()[0], count.host()[1]);
+    CHECK(count.host()[0] == 42, "%d", count.host()[0]);
     printf("a flood, a chain, streams\n");
     return check::pass();
 }

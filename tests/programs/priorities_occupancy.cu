@@ -88,7 +88,7 @@ int main() {
     RAN();
     CHECK(out.host()[0] == 8 * 128, "%d", out.host()[0]);
     // More threads than fit, and more shared memory than a block may have.
-    FAILS((small<<<1, 2048>>>(out), cudaGetLastError()), cudaErrorInvalidConfiguration);
+    FAILS((small<<<1, 2048>>>(out), cudaGetLastError()), cudaErrorInvalidValue);
     FAILS((shared<<<1, 128, 1 << 20>>>(out), cudaGetLastError()), cudaErrorInvalidValue);
     printf("occupancy\n");
     return check::pass();

@@ -91,7 +91,7 @@ int main() {
                         resource.resType = cudaResourceTypeArray;
                         resource.res.array.array = array;
                         cudaTextureDesc how = {};
-                        for (auto &each : how.addressMode) each = mode;
+                        for (int d = 0; d < rank; d++) how.addressMode[d] = mode;
                         how.filterMode = filtered ? cudaFilterModeLinear : cudaFilterModePoint;
                         how.readMode = small ? cudaReadModeNormalizedFloat : cudaReadModeElementType;
                         how.normalizedCoords = normalised;

@@ -16,7 +16,7 @@ __global__ void video(const int *a, const int *b, const int *c, int *out, int co
     V(5, "vshl.u32.u32.u32.clamp %0, %1.h0, %2.b0;");
     V(6, "vshr.u32.u32.u32.wrap.add %0, %1, %2.b0, %3;");
     V(7, "vmad.s32.s32.s32 %0, %1.h1, %2.h0, %3;");
-    V(8, "vmad.u32.u32.u32.shr7 %0, %1.b3, %2.h1, %3;");
+    V(8, "vmad.u32.u32.u32 %0, %1.b3, %2.h1, %3;");
     V(9, "vset.s32.s32.lt %0, %1.h0, %2.h1;");
 }
 
@@ -49,7 +49,7 @@ int main() {
             shift == 32 ? 0 : int(unsigned(u16(a[i], 0)) << shift),
             int((unsigned(a[i]) >> (u8(b[i], 0) & 31)) + unsigned(c[i])),
             int(unsigned(s16(a[i], 1) * s16(b[i], 0)) + unsigned(c[i])),
-            int(((unsigned long long)(u8(a[i], 3)) * u16(b[i], 1) + unsigned(c[i])) >> 7),
+            int(unsigned(u8(a[i], 3)) * unsigned(u16(b[i], 1)) + unsigned(c[i])),
             s16(a[i], 0) < s16(b[i], 1),
         };
         for (int k = 0; k < 10; k++) CHECK(got[i * 10 + k] == expected[k], "video %d of %d: %d, not %d", k, i, got[i * 10 + k], expected[k]);
