@@ -140,6 +140,34 @@ fn the_next_client_has_a_module_as_new_beside_a_kernel_that_does_not_end() {
 }
 
 #[test]
+fn variables_that_the_driver_has_apart_are_as_new_too() {
+    let fake = Fake::new(&["VERSION=12040", "APART"]);
+    let engine = fake.open().expect("a driver that works");
+    let controls = Controls::of(&fake);
+    let section = Section {
+        name: ".nv.global.init",
+        flags: WRITTEN,
+        bytes: Ok(&[1, 0, 0, 0, 2, 0, 0, 0]),
+    };
+    let all = [("first", 1, 0, 4), ("second", 1, 4, 4)];
+    let hidden = [("first", 1, 0, 4), ("second", 1, 4, 4), ("hidden", 1, 0, 4)];
+    for (symbols, loads) in [(&all[..], 0), (&hidden[..], 1)] {
+        let code = elf(TEXT, &[section], symbols);
+        let mut first = Guest::new(&engine);
+        for place in load(&mut first, 1, &code) {
+            set(&mut first, 1, place);
+        }
+        drop(first);
+        let before = controls.loads();
+        let mut next = Guest::new(&engine);
+        let places = load(&mut next, 1, &code);
+        assert_eq!(places[1] - places[0], 4100);
+        assert_eq!([next.word(places[0]), next.word(places[1])], [1, 2]);
+        assert_eq!(controls.loads() - before, loads);
+    }
+}
+
+#[test]
 fn code_without_variables_stays_when_its_last_client_goes() {
     let fake = Fake::new(&["VERSION=12040"]);
     let engine = fake.open().expect("a driver that works");

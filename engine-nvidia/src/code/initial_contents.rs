@@ -1,12 +1,13 @@
 //! What the variables of a module hold when it is new, so that a module whose client has gone can be another's.
 //!
 //! Read from the device when the module is loaded, since addresses are among it that are this module's. Whole sections
-//! are kept, with what is between variables. Called by `loaded`. Must not know clients.
+//! are kept, with what is between variables, where the driver has them so. Called by `loaded`. Must not know clients.
 
 use std::sync::Arc;
 
 use cuda_abi::CUresult;
 use cuda_abi::types::CUmodule;
+use engine::Window;
 
 use crate::code::room::{CodeRoom, RoomCharge};
 use crate::code::variable_layout::VariableSection;
@@ -19,12 +20,13 @@ const MOST: u64 = 1 << 20;
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct InitialContents {
-    sections: Vec<Section>,
+    pieces: Vec<Piece>,
     _held: RoomCharge,
 }
 
+/// A section, or one variable of it.
 #[derive(Debug)]
-struct Section {
+struct Piece {
     base: u64,
     bytes: Vec<u8>,
 }
@@ -45,16 +47,22 @@ impl InitialContents {
             .ok()
             .filter(|&bytes: &usize| bytes as u64 <= MOST)?;
         let held = room.charge_contents(bytes)?;
-        let sections = sections.iter().map(|section| {
-            let mut bytes = vec![0_u8; section.bytes as usize];
-            let base = place(driver, module, section)?;
-            // SAFETY: the section is in the driver's memory from there on, as long as the module; the list has room for
-            // it, and the copy is over when this returns.
-            unsafe { driver.cuMemcpyDtoH_v2(bytes.as_mut_ptr().cast(), base, bytes.len()) }.ok()?;
-            Some(Section { base, bytes })
-        });
+        let mut kept = Vec::new();
+        for section in sections {
+            for place in places(driver, module, section)? {
+                let mut bytes = vec![0_u8; place.bytes as usize];
+                // SAFETY: the driver has so many bytes of variables from there on, as long as the module; the list has room
+                // for them, and the copy is over when this returns.
+                unsafe {
+                    driver.cuMemcpyDtoH_v2(bytes.as_mut_ptr().cast(), place.base, bytes.len())
+                }
+                .ok()?;
+                let base = place.base;
+                kept.push(Piece { base, bytes });
+            }
+        }
         Some(Self {
-            sections: sections.collect::<Option<Vec<_>>>()?,
+            pieces: kept,
             _held: held,
         })
     }
@@ -68,35 +76,36 @@ impl InitialContents {
         device: usize,
         memory: &mut ClientAddressSpace,
     ) -> Result<(), CUresult> {
-        for section in &self.sections {
-            memory.set(device, section.base, &section.bytes)?;
+        for piece in &self.pieces {
+            memory.set(device, piece.base, &piece.bytes)?;
         }
         Ok(())
     }
 }
 
-/// Where a module has a section, if all variables in it that the driver finds say the same.
-fn place(driver: &Driver, module: CUmodule, section: &VariableSection) -> Option<u64> {
-    let mut place = None;
+/// Where a module has a section: in one piece, if all variables in it that the driver finds say so; else each of its variables,
+/// if the driver finds them all.
+fn places(driver: &Driver, module: CUmodule, section: &VariableSection) -> Option<Vec<Window>> {
+    let mut found = Vec::new();
     for symbol in &section.symbols {
-        let (mut address, mut bytes) = (0, 0);
+        let (mut base, mut bytes) = (0, 0);
         // SAFETY: the pointers are to locals and to a string with its NUL; the module is alive.
-        let found = unsafe {
-            driver.cuModuleGetGlobal_v2(
-                &raw mut address,
-                &raw mut bytes,
-                module,
-                symbol.name.as_ptr(),
-            )
+        let asked = unsafe {
+            driver.cuModuleGetGlobal_v2(&raw mut base, &raw mut bytes, module, symbol.name.as_ptr())
         };
-        if found.is_err() {
-            continue;
+        if asked.is_ok() {
+            let bytes = bytes as u64;
+            if bytes != symbol.bytes {
+                return None;
+            }
+            found.push((Window { base, bytes }, base.checked_sub(symbol.offset)?));
         }
-        let base = address.checked_sub(symbol.offset)?;
-        if bytes as u64 != symbol.bytes || place.is_some_and(|place| place != base) {
-            return None;
-        }
-        place = Some(base);
     }
-    place
+    let &(_, base) = found.first()?;
+    if found.iter().all(|&(_, other)| other == base) {
+        let bytes = section.bytes;
+        return Some(vec![Window { base, bytes }]);
+    }
+    let are_all = found.len() == section.symbols.len();
+    are_all.then(|| found.into_iter().map(|(place, _)| place).collect())
 }

@@ -19,6 +19,7 @@ use std::cell::Cell;
 use std::fmt::{Debug, Formatter};
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 
 use cuda_abi::CUresult;
 use cuda_abi::types::*;
@@ -39,6 +40,10 @@ use crate::sync::Handle;
 
 /// CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR
 const MAX_THREADS_PER_MULTIPROCESSOR: u32 = 39;
+
+/// How long who finds no memory waits for an idle device, which gives back what was kept, and between two tries.
+const LONGEST_GIVING_UP: Duration = Duration::from_secs(1);
+const BETWEEN_TRIES: Duration = Duration::from_micros(200);
 
 thread_local! {
     /// The context that this thread last made current.
@@ -375,7 +380,7 @@ impl Device {
         let _ = self.reserve.0.set(Box::new(give_up));
     }
 
-    /// Takes memory, for which what is kept for nobody is given up if need be. Waits for what runs then.
+    /// Takes memory, for which what is kept for nobody is given up if need be. Waits a while for an idle device then.
     ///
     /// # Errors
     /// The call's.
@@ -388,8 +393,11 @@ impl Device {
         if matches!(taken, Err(CUresult::ERROR_OUT_OF_MEMORY))
             && self.reserve.0.get().is_some_and(|give_up| give_up())
         {
-            // Done before anything else that waits for an idle device.
-            self.run_exclusive(|| Ok(()))?;
+            // Who finds no memory is told so, rather than wait for what may not end.
+            let until = Instant::now() + LONGEST_GIVING_UP;
+            while !self.gate.destroy_pending() && Instant::now() < until {
+                std::thread::sleep(BETWEEN_TRIES);
+            }
             return take(driver);
         }
         taken

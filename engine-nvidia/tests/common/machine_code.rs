@@ -1,6 +1,7 @@
 //! Machine code as the fake driver takes it: a text, and variables in sections.
 
 /// A section of variables: its name, its flags and its bytes, or how many there are if they are zeroes.
+#[derive(Clone, Copy)]
 pub struct Section<'a> {
     pub name: &'a str,
     pub flags: u64,

@@ -5,6 +5,7 @@
  *   VERSION      what cuDriverGetVersion says;
  *   DEVICES      how many there are, 1 unless it says so;
  *   MARK         text in the file's read-only data;
+ *   APART        variables of machine code have places of their own;
  *   REFUSED      images with this in their text are refused;
  *   LOCAL        bytes of a thread's local memory of a kernel that is called deep;
  *   THREADS      that a multiprocessor can have, more than a thousand unless it says so;
@@ -536,7 +537,7 @@ R cuTensorMapEncodeIm2colWide(void *m, unsigned t, unsigned r, void *a, uint64_t
 }
 R cuTensorMapReplaceAddress(uint64_t *m, void *a) { m[1] = (P)a; return (uintptr_t)m % 64 || m[0] > 3 ? INVALID_VALUE : OK; }
 
-struct module { char name[64]; long variable[8]; char *text, *code; char *sections[16]; int gone; };
+struct module { char name[64]; long variable[8]; char *text, *code; char *sections[16]; unsigned apart; int gone; };
 /* Reads machine code: gives the text in it, and makes memory of the sections that hold variables. */
 static const char *of_elf(struct module *m, const char *image) {
     const Elf64_Ehdr *file = (void *)image;
@@ -549,7 +550,7 @@ static const char *of_elf(struct module *m, const char *image) {
         int filled = section[i].sh_type != SHT_NOBITS;
         if (filled && section[i].sh_offset + section[i].sh_size > end) end = section[i].sh_offset + section[i].sh_size;
         if (strncmp(name, ".nv.global", 10) && strcmp(name, ".nv.constant3")) continue;
-        m->sections[i] = calloc(1, section[i].sh_size + 1);
+        m->sections[i] = calloc(1, section[i].sh_size + 65536);
         if (filled) memcpy(m->sections[i], at, section[i].sh_size);
     }
     memcpy(m->code = malloc(end), image, end);
@@ -582,6 +583,16 @@ R cuModuleUnload(struct module *m) { waits_for_all(); m->gone = 1; live_modules-
 R cuModuleGetFunctionCount(unsigned *n, struct module *m) { *n = 1; return OK; }
 R cuModuleEnumerateFunctions(void **f, unsigned n, struct module *m) { f[0] = m; return OK; }
 R cuModuleGetFunction(void **f, struct module *m, const char *name) { *f = m; return strcmp(name, m->name) ? NOT_FOUND : OK; }
+#ifdef APART
+/* Variables have places of their own, behind their section. */
+static P place_apart(struct module *m, const Elf64_Sym *symbol, size_t number) {
+    P apart = 4096 * (1 + number);
+    char *at = m->sections[symbol->st_shndx] + symbol->st_value;
+    if (!(m->apart >> number & 1)) memcpy(at + apart, at, symbol->st_size);
+    m->apart |= 1 << number;
+    return apart;
+}
+#endif
 /* A symbol that is called hidden is found by nobody. */
 static R of_symbol(P *at, size_t *n, struct module *m, const char *name) {
     const Elf64_Ehdr *file = (void *)m->code;
@@ -593,6 +604,9 @@ static R of_symbol(P *at, size_t *n, struct module *m, const char *name) {
         for (size_t j = 0; j < section[i].sh_size / sizeof *symbol; j++)
             if (!strcmp(names + symbol[j].st_name, name) && strcmp(name, "hidden") && symbol[j].st_shndx < 16 && m->sections[symbol[j].st_shndx]) {
                 *at = (P)m->sections[symbol[j].st_shndx] + symbol[j].st_value;
+#ifdef APART
+                *at += place_apart(m, symbol + j, j);
+#endif
                 *n = symbol[j].st_size;
                 return OK;
             }
