@@ -1,5 +1,5 @@
 //! What the loader is given to audit programs with, where the device is the software GPU (LD_AUDIT, set by
-//! `openmps run`): NVRTC makes PTX where a program has asked it for machine code.
+//! `openmps run`): NVRTC makes PTX where a program has asked it for machine code, and nvJitLink (`jit_link`) too.
 //!
 //! A program that asks NVRTC for code of the device's own architecture (`sm_121`) gets machine code, which the software
 //! GPU cannot run. It looks NVRTC's functions up by dlsym, in a library that it opens by its whole path: no path of
@@ -11,6 +11,7 @@
 //! nor which device there is: whoever sets the variable knows. The loader gives this library a C library of its own.
 
 mod audit;
+mod jit_link;
 mod options;
 mod symbols;
 

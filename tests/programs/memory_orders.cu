@@ -1,4 +1,5 @@
 // needs: sm_80
+// seconds: 180
 // nvcc: -std=c++17 -gencode arch=compute_80,code=compute_80
 // What PTX's memory model forbids is never seen, in thousands of tries: messages, buffered stores and loads, two readers of two
 // writers, one place that everybody reads; by acquire and release, and by fences, of the block and of the device.

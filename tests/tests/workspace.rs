@@ -35,7 +35,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
         "nvml",
         &["cuda-abi", "daemon-interface", "protocol", "transport"],
     ),
-    ("nvrtc", &[]),
+    ("nvrtc", &["protocol"]),
     (
         "server",
         &[

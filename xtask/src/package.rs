@@ -73,15 +73,22 @@ pub fn floor() -> Result<()> {
         Ok(linker) => linker,
         Err(error) => return skip(format!("the linker is not to be had: {error:#}")),
     };
-    run(portable(
-        cargo().args(["build", "--package", "client", "--package", "nvml"]),
-        &linker,
-    )
-    .arg("--target-dir")
-    .arg(&target))?;
-    libraries(&target.join("release"))
-        .iter()
-        .try_for_each(check_floor)
+    let packages = [
+        "--package",
+        "client",
+        "--package",
+        "nvml",
+        "--package",
+        "nvrtc",
+    ];
+    run(portable(cargo().arg("build").args(packages), &linker)
+        .arg("--target-dir")
+        .arg(&target))?;
+    let built = target.join("release");
+    libraries(&built).iter().try_for_each(check_floor)?;
+    // Not among those that programs load: the loader itself does, in what `openmps run` starts.
+    let name = "libopenmps_nvrtc.so";
+    check_floor(&(built.join(name), name, name))
 }
 
 /// The libraries that programs load, where they are built, each with its name and the one to link against.

@@ -327,14 +327,16 @@ struct Begun<'a> {
 impl Begun<'_> {
     /// It as a capture gets it.
     fn node(&self, attributes: &[CUlaunchAttribute], block: &[u8]) -> Operation {
-        Operation::Described(Box::new(RecordedLaunch::new(
+        let mut recorded = RecordedLaunch::new(
             self.handle,
             self.target.stream.context(),
             self.shape,
             attributes.to_vec(),
             block.into(),
             self.layout,
-        )))
+        );
+        recorded.priority = self.target.stream.priority();
+        Operation::Described(Box::new(recorded))
     }
 
     #[inline]

@@ -1,7 +1,9 @@
 //! What PTX's memory model forbids is never seen: litmus tests, each some thousands of times.
 //!
-//! A test has a few roles, each a block of 32 threads or a warp of one block. In every round all roles begin together, and each
-//! lane of theirs does the same to words of its own. What they loaded is kept, and looked at when the kernel is over.
+//! A test has a few roles, each a block or a warp of one block. In every round all roles begin together and do some tries, each
+//! lane of theirs on words of its own, the odd roles from the last try to the first: so some try is done by several at the same time, however
+//! far apart they begin. What they loaded is kept, and looked at when the kernel is over. Roles of a single lane have little between a store and
+//! the next load: there processors that buffer stores are caught, if fences do nothing.
 
 use std::fmt::Write;
 
@@ -9,28 +11,49 @@ use super::rig::{Guest, params};
 use crate::Engine;
 use crate::arena::GRANULE;
 
-/// How often a test is done by each lane.
-const ROUNDS: u64 = 64;
-const LANES: u64 = 32;
+/// How often a test is done, by all lanes together.
+const TRIES: u64 = 2048;
 
-/// Where in the memory lie the words x and y of each round and lane, what was loaded, and the count of who has come.
-const Y: u64 = ROUNDS * LANES * 4;
+/// Where in the memory lie the words x and y of each try, what was loaded, and the count of who has come.
+const Y: u64 = TRIES * 4;
 const SEEN: u64 = 2 * Y;
-const GATE: u64 = SEEN + 4 * ROUNDS * LANES * 8;
+const GATE: u64 = SEEN + 4 * TRIES * 8;
 const BYTES: u64 = GATE + 4;
 
 /// Who the roles are.
 #[derive(Clone, Copy, Debug)]
 enum Among {
+    /// Blocks of one thread.
+    Threads,
+    /// Blocks of a warp.
     Blocks,
+    /// Warps of one block.
     Warps,
+}
+
+impl Among {
+    /// Lanes of each role.
+    fn lanes(self) -> u64 {
+        match self {
+            Self::Threads => 1,
+            Self::Blocks | Self::Warps => 32,
+        }
+    }
+
+    /// Tries of each lane in a round.
+    fn tries(self) -> u64 {
+        match self {
+            Self::Threads => 64,
+            Self::Blocks | Self::Warps => 4,
+        }
+    }
 }
 
 /// Scopes, and between whom they order anything.
 const SCOPES: [(&str, &[Among]); 3] = [
     ("cta", &[Among::Warps]),
-    ("gpu", &[Among::Warps, Among::Blocks]),
-    ("sys", &[Among::Blocks]),
+    ("gpu", &[Among::Warps, Among::Blocks, Among::Threads]),
+    ("sys", &[Among::Blocks, Among::Threads]),
 ];
 
 /// What a role's lane has loaded in a round: as `%a` and `%b`, which begin as [`NOTHING`].
@@ -50,18 +73,19 @@ fn never(engine: &dyn Engine, roles: &[&str], forbidden: impl Fn(&[Loaded]) -> b
             let mut guest = Guest::new(engine);
             let memory = guest.commit(0, BYTES.next_multiple_of(GRANULE));
             let module = guest.module(&kernel(&roles, among));
+            let (count, lanes) = (roles.len() as u32, among.lanes() as u32);
             let (blocks, threads) = match among {
-                Among::Blocks => (roles.len() as u32, LANES as u32),
-                Among::Warps => (1, roles.len() as u32 * LANES as u32),
+                Among::Threads | Among::Blocks => (count, lanes),
+                Among::Warps => (1, count * lanes),
             };
             guest.launch(0, module, blocks, threads, &params(&[memory]));
             assert_eq!(guest.wait(0), Ok(()));
-            let seen = guest.download(memory + SEEN, roles.len() as u64 * ROUNDS * LANES * 8);
+            let seen = guest.download(memory + SEEN, roles.len() as u64 * TRIES * 8);
             let word = |role: u64, try_of: u64, which: u64| {
-                let at = ((role * ROUNDS * LANES + try_of) * 8 + which * 4) as usize;
+                let at = ((role * TRIES + try_of) * 8 + which * 4) as usize;
                 u32::from_le_bytes([seen[at], seen[at + 1], seen[at + 2], seen[at + 3]])
             };
-            for try_of in 0..ROUNDS * LANES {
+            for try_of in 0..TRIES {
                 let loaded: Vec<Loaded> = (0..roles.len() as u64)
                     .map(|role| [word(role, try_of, 0), word(role, try_of, 1)])
                     .collect();
@@ -77,27 +101,31 @@ fn never(engine: &dyn Engine, roles: &[&str], forbidden: impl Fn(&[Loaded]) -> b
 /// The kernel of a test: parameter memory.
 fn kernel(roles: &[String], among: Among) -> String {
     let role = match among {
-        Among::Blocks => "mov.u32 %role, %ctaid.x;",
+        Among::Threads | Among::Blocks => "mov.u32 %role, %ctaid.x;",
         Among::Warps => "mov.u32 %role, %tid.x; shr.u32 %role, %role, 5;",
     };
+    let (lanes, tries) = (among.lanes(), among.tries());
     let mut text = format!(
         ".version 7.8\n.target sm_75\n.address_size 64\n\
          .visible .entry litmus(.param .u64 memory) {{\n\
-         .reg .pred %p; .reg .b32 %role, %lane, %round, %want, %r, %a, %b; .reg .b64 %memory, %x, %y, %to, %gate, %at;\n\
+         .reg .pred %p; .reg .b32 %role, %lane, %round, %step, %want, %r, %a, %b; .reg .b64 %memory, %x, %y, %to, %gate, %at;\n\
          ld.param.u64 %memory, [memory]; add.s64 %gate, %memory, {GATE};\n\
          {role} mov.u32 %lane, %laneid; mov.u32 %round, 0; mov.u32 %want, 0;\n\
-         ROUND:\n\
-         mad.lo.u32 %r, %round, {LANES}, %lane; mul.wide.u32 %at, %r, 4;\n\
-         add.s64 %x, %memory, %at; add.s64 %y, %x, {Y};\n\
-         mad.lo.u32 %r, %role, {each}, %r; mul.wide.u32 %at, %r, 8; add.s64 %to, %memory, %at;\n\
-         mov.u32 %a, {NOTHING}; mov.u32 %b, {NOTHING}; add.u32 %want, %want, {count};\n\
+         ROUND: mov.u32 %step, 0; add.u32 %want, %want, {count};\n\
          setp.ne.u32 %p, %lane, 0; @%p bra MET;\n\
          fence.acq_rel.gpu; red.global.add.u32 [%gate], 1;\n\
          WAIT: ld.volatile.global.u32 %r, [%gate]; setp.lt.u32 %p, %r, %want; @%p bra WAIT;\n\
          fence.acq_rel.gpu;\n\
-         MET: bar.warp.sync 0xffffffff;\n",
-        each = ROUNDS * LANES,
+         MET: bar.warp.sync {mask:#x};\n\
+         STEP: and.b32 %r, %role, 1; setp.ne.u32 %p, %r, 0; mov.u32 %r, %step; @%p sub.u32 %r, {last}, %step;\n\
+         mad.lo.u32 %r, %round, {tries}, %r; mad.lo.u32 %r, %r, {lanes}, %lane; mul.wide.u32 %at, %r, 4;\n\
+         add.s64 %x, %memory, %at; add.s64 %y, %x, {Y};\n\
+         mad.lo.u32 %r, %role, {each}, %r; mul.wide.u32 %at, %r, 8; add.s64 %to, %memory, %at;\n\
+         mov.u32 %a, {NOTHING}; mov.u32 %b, {NOTHING};\n",
+        last = tries - 1,
+        each = TRIES,
         count = roles.len(),
+        mask = u32::MAX >> (32 - lanes),
     );
     for (number, role) in roles.iter().enumerate() {
         // What a write to a String gives is always Ok.
@@ -109,7 +137,9 @@ fn kernel(roles: &[String], among: Among) -> String {
     let _ = writeln!(
         text,
         "st.global.v2.u32 [%to+{SEEN}], {{%a, %b}};\n\
-         add.u32 %round, %round, 1; setp.lt.u32 %p, %round, {ROUNDS}; @%p bra ROUND;\nret; }}"
+         add.u32 %step, %step, 1; setp.lt.u32 %p, %step, {tries}; @%p bra STEP;\n\
+         add.u32 %round, %round, 1; setp.lt.u32 %p, %round, {}; @%p bra ROUND;\nret; }}",
+        TRIES / lanes / tries
     );
     text
 }

@@ -10,7 +10,8 @@ use cuda_abi::types::{
     CUDA_HOST_NODE_PARAMS, CUDA_KERNEL_NODE_PARAMS, CUDA_KERNEL_NODE_PARAMS_v1,
     CUDA_MEM_ALLOC_NODE_PARAMS, CUDA_MEMCPY3D, CUDA_MEMSET_NODE_PARAMS, CUcontext, CUdeviceptr,
     CUevent, CUfunction, CUgraph, CUgraphNode, CUgraphNodeParams, CUkernel, CUkernelNodeAttrID,
-    CUkernelNodeAttrValue, CUlaunchAttribute, CUlaunchAttributeValue, CUmemLocation,
+    CUkernelNodeAttrValue, CUlaunchAttribute, CUlaunchAttributeID, CUlaunchAttributeValue,
+    CUmemLocation,
 };
 
 use super::super::Outcome;
@@ -135,11 +136,17 @@ pub(crate) fn cuGraphKernelNodeGetAttribute(
     attribute: CUkernelNodeAttrID,
     value: Out<CUkernelNodeAttrValue>,
 ) -> Outcome {
-    let attributes = attributes_of(node)?;
+    let Payload::Kernel(kernel) = graphs()?.payload(node.bits())? else {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    };
     value.required()?;
-    let set = attributes.iter().find(|it| it.id == attribute);
-    // Zero is what all of them are before anybody sets them.
-    value.set(set.map_or(CUlaunchAttributeValue([0; 64]), |it| it.value))
+    let set = kernel.attributes.iter().find(|it| it.id == attribute);
+    // Zero is what all others are before anybody sets them.
+    let mut unset = CUlaunchAttributeValue([0; 64]);
+    if attribute == CUlaunchAttributeID::PRIORITY {
+        unset.0[..4].copy_from_slice(&kernel.priority.to_ne_bytes());
+    }
+    value.set(set.map_or(unset, |it| it.value))
 }
 
 /// Sets attributes of a kernel node, checked as a launch would.

@@ -21,6 +21,9 @@ pub(crate) struct RecordedLaunch {
     pub context: u64,
     pub shape: LaunchShape,
     pub attributes: Vec<CUlaunchAttribute>,
+    /// The priority of the stream from which it was captured; 0, the least, for a launch that was described. It is shown
+    /// where no attribute says another, and changes nothing: a graph runs with the priority of its launch.
+    pub priority: i32,
     /// The parameter block.
     pub block: Box<[u8]>,
     /// Where each parameter is in the block, as addresses, for who asks.
@@ -45,6 +48,7 @@ impl RecordedLaunch {
             context,
             shape,
             attributes,
+            priority: 0,
             block,
         }
     }
@@ -69,6 +73,7 @@ impl Clone for RecordedLaunch {
             context: self.context,
             shape: self.shape,
             attributes: self.attributes.clone(),
+            priority: self.priority,
             block,
         }
     }
