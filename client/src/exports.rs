@@ -29,19 +29,21 @@ mod functions {
 
 /// Turns the outcome of a call into a status. Nothing unwinds into the program.
 #[inline]
-pub(crate) fn guarded(name: &'static str, call: impl FnOnce() -> Result<(), CUresult>) -> CUresult {
-    let began = recorder::begin();
+pub(crate) fn guarded(function: Function, call: impl FnOnce() -> Result<(), CUresult>) -> CUresult {
+    let is_recorded = recorder::begin();
     let status = match catch_unwind(AssertUnwindSafe(call)) {
         Ok(Ok(())) => CUresult::SUCCESS,
         Ok(Err(status)) => {
             if status != CUresult::ERROR_NOT_READY {
-                refused(name, status);
+                refused(function, status);
             }
             status
         }
-        Err(_) => failed(name),
+        Err(_) => failed(function),
     };
-    recorder::end(name, began);
+    if is_recorded {
+        recorder::end(function);
+    }
     status
 }
 
@@ -50,17 +52,18 @@ const REFUSALS_TOLD: u32 = 1000;
 
 /// Notes a call that failed, since programs seldom say which of their calls it was.
 #[cold]
-fn refused(name: &str, status: CUresult) {
+fn refused(function: Function, status: CUresult) {
     static TOLD: AtomicU32 = AtomicU32::new(0);
     if TOLD.fetch_add(1, Ordering::Relaxed) < REFUSALS_TOLD {
-        crate::log::log!("{name} returned {status:?}");
+        crate::log::log!("{} returned {status:?}", function.name());
     }
 }
 
 #[cold]
-fn failed(name: &str) -> CUresult {
+fn failed(function: Function) -> CUresult {
     crate::log::log!(
-        "{name} failed inside of the library, a fault of OpenMPS; the line before says where"
+        "{} failed inside of the library, a fault of OpenMPS; the line before says where",
+        function.name()
     );
     CUresult::ERROR_UNKNOWN
 }
@@ -156,7 +159,7 @@ macro_rules! twin {
         // SAFETY: no other symbol of this library has this name.
         #[unsafe(export_name = concat!(stringify!($name), $suffix))]
         pub(super) unsafe extern "C" fn $name($($argument: cuda_abi::c_type!($mode $tokens)),*) -> CUresult {
-            guarded(stringify!($name), || {
+            guarded(Function::$name, || {
                 admitted!($class $capture);
                 stream::per_thread(|| body!($class $name($($argument: $mode $tokens),*)))
             })
@@ -186,7 +189,7 @@ macro_rules! shells {
             // SAFETY: no other symbol of this library has this name.
             #[unsafe(no_mangle)]
             unsafe extern "C" fn $name($($argument: cuda_abi::c_type!($mode $tokens)),*) -> CUresult {
-                guarded(stringify!($name), || {
+                guarded(Function::$name, || {
                     admitted!($class $capture);
                     body!($class $name($($argument: $mode $tokens),*))
                 })

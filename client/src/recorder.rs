@@ -1,28 +1,31 @@
 //! The recording of this program's calls and work as a time line: when OPENMPS_TRACE names a file for it, or when the server asks for
 //! it, since somebody wants time lines of the daemon's clients.
 //!
-//! Threads that call put what they did into one bounded buffer; [`sink`] passes it on, into the file or to the server. Off, an
-//! exported function and a record's posting cost one relaxed load each. That is done by
+//! Each thread that calls writes what it did into a ring of its own, without a lock and without a name; [`sink`] passes it on, into the
+//! file or to the server. Off, an exported function and a record's posting cost one relaxed load each. That is done by
 //! a thread of ours, the only one that this library keeps of its own accord, and at the end of the process.
 //!
 //! It knows streams by their slots alone; `exports` and `stream` call it.
 
+mod ring;
 mod sink;
 pub(crate) mod state;
+mod thread;
+mod ticks;
 
 use std::any::Any;
-use std::cell::Cell;
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use cuda_abi::functions::Function;
 use protocol::operations::{ArrayCopy, Copy, Fill, Launch, Request, Space, TraceTake, Write};
-use rustix::time::{ClockId, clock_gettime};
 use trace::event::Place;
-use trace::join::JoinError;
-use trace::told::{Posted, PostedWork};
+use trace::told::PostedWork;
 use transport::session::EncodedRequest;
 
+use self::ring::Ring;
 use self::sink::Sink;
 pub(crate) use self::state::is_on;
 use crate::handle::{HandleKind, Key};
@@ -33,34 +36,11 @@ use crate::session::fork_local::ForkLocal;
 
 static RECORDER: ForkLocal<Recorder> = ForkLocal::new();
 
-/// Calls, and work, that are kept until they are written; more than that in one round are dropped, and counted.
-const MOST: usize = 1 << 18;
+/// Threads that are recorded at a time.
+const MOST_THREADS: usize = 1 << 12;
 
-/// Kernels that a thread knows to be known.
-const KNOWN_KERNELS: usize = 64;
-
-/// How often what was recorded is written.
+/// How often what was recorded is passed on.
 const ROUND: Duration = Duration::from_millis(20);
-
-thread_local! {
-    /// What joins this call with its work; 0 before it has posted any.
-    static CORRELATION: Cell<u64> = const { Cell::new(0) };
-    /// The thread's number; 0 before it is asked for.
-    static THREAD: Cell<u32> = const { Cell::new(0) };
-    /// Kernels whose facts this thread knows to be there, each at its place.
-    static KNOWN: [Cell<Option<(u64, u32)>>; KNOWN_KERNELS] =
-        const { [const { Cell::new(None) }; KNOWN_KERNELS] };
-}
-
-/// A call that is over.
-#[derive(Clone, Copy, Debug)]
-struct Call {
-    name: &'static str,
-    tid: u32,
-    began_ns: u64,
-    ended_ns: u64,
-    correlation: u64,
-}
 
 /// What is told of a kernel once, since every launch would tell the same.
 #[derive(Clone, Debug)]
@@ -70,30 +50,19 @@ struct KernelFacts {
     registers: u32,
 }
 
-#[derive(Debug, Default)]
-struct Buffer {
-    calls: Vec<Call>,
-    posted: Vec<Posted>,
-    dropped: u64,
-}
-
-impl Buffer {
-    /// Forgets what is in it, and keeps the room for as much.
-    fn empty(&mut self) {
-        self.calls.clear();
-        self.posted.clear();
-        self.dropped = 0;
-    }
-}
-
 /// This process's recording.
 #[derive(Debug)]
 struct Recorder {
     connection: &'static Connection,
-    buffer: Mutex<Buffer>,
+    /// Which of the process' recordings it is.
+    number: AtomicU32,
+    /// Of threads that were recorded, until they are gone.
+    rings: Mutex<Vec<Arc<Ring>>>,
+    /// Records of threads beyond [`MOST_THREADS`], which have no ring.
+    dropped: AtomicU64,
     /// By module and number in its image.
     kernels: Mutex<HashMap<(u64, u32), KernelFacts>>,
-    /// Held while a round is passed on; nothing while nothing is recorded.
+    /// Held while something is passed on; nothing while nothing is recorded.
     sink: Mutex<Option<Sink>>,
 }
 
@@ -101,65 +70,33 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Now, on CLOCK_MONOTONIC.
-fn now() -> u64 {
-    let now = clock_gettime(ClockId::Monotonic);
-    now.tv_sec.unsigned_abs() * 1_000_000_000 + now.tv_nsec.unsigned_abs()
-}
-
-/// A call begins: when, or 0 if nothing is recorded.
+/// A call begins. Says whether it is recorded.
 #[inline]
-pub(crate) fn begin() -> u64 {
-    if is_on() { begin_recorded() } else { 0 }
+pub(crate) fn begin() -> bool {
+    is_on() && begin_recorded()
 }
 
-#[cold]
-fn begin_recorded() -> u64 {
+#[inline(never)]
+fn begin_recorded() -> bool {
     if state::begins() {
         begin_for_server();
     }
-    CORRELATION.set(0);
-    now()
-}
-
-/// A call that began then is over.
-#[inline]
-pub(crate) fn end(name: &'static str, began_ns: u64) {
-    if began_ns != 0 {
-        end_recorded(name, began_ns);
-    }
-}
-
-#[cold]
-fn end_recorded(name: &'static str, began_ns: u64) {
     let Ok(recorder) = RECORDER.get() else {
-        return;
+        return false;
     };
-    if THREAD.get() == 0 {
-        THREAD.set(
-            rustix::thread::gettid()
-                .as_raw_nonzero()
-                .get()
-                .unsigned_abs(),
-        );
-    }
-    let call = Call {
-        name,
-        tid: THREAD.get(),
-        began_ns,
-        ended_ns: now(),
-        correlation: CORRELATION.take(),
-    };
-    let mut buffer = lock(&recorder.buffer);
-    if buffer.calls.len() < MOST {
-        buffer.calls.push(call);
-    } else {
-        buffer.dropped += 1;
+    thread::with(recorder, |log| log.call_began(ticks::now())).is_some()
+}
+
+/// A call is over that [`begin`] said is recorded.
+#[inline(never)]
+pub(crate) fn end(function: Function) {
+    if let Ok(recorder) = RECORDER.get() {
+        thread::with(recorder, |log| log.call_ended(function.number()));
     }
 }
 
 /// A request was put into a stream of the context with that handle. To be asked for only when [`is_on`].
-#[cold]
+#[inline(never)]
 pub(crate) fn posted<R: Request>(
     slot: u32,
     sequence: u64,
@@ -213,26 +150,23 @@ pub(crate) fn posted_run(slot: u32, sequence: u64, context: u64, first: &Launch,
 }
 
 /// What a kernel is, for the launches of it that are recorded, now or later.
-#[cold]
+#[inline(never)]
 pub(crate) fn kernel(module: u64, index: u32, facts: impl FnOnce() -> (String, u32, u32)) {
     let Ok(recorder) = RECORDER.get() else {
         return;
     };
-    let place = module.wrapping_mul(31).wrapping_add(index.into()) as usize % KNOWN_KERNELS;
-    let kernel = Some((module, index));
-    if KNOWN.with(|known| known[place].replace(kernel)) == kernel {
+    let kernel = (module, index);
+    if is_on() && thread::with(recorder, |log| log.knows(kernel)) == Some(true) {
         return;
     }
-    lock(&recorder.kernels)
-        .entry((module, index))
-        .or_insert_with(|| {
-            let (name, shared_bytes, registers) = facts();
-            KernelFacts {
-                name,
-                shared_bytes,
-                registers,
-            }
-        });
+    lock(&recorder.kernels).entry(kernel).or_insert_with(|| {
+        let (name, shared_bytes, registers) = facts();
+        KernelFacts {
+            name,
+            shared_bytes,
+            registers,
+        }
+    });
 }
 
 fn volume(sizes: [u64; 3]) -> u64 {
@@ -290,45 +224,40 @@ impl Recorder {
     }
 
     fn keep(&self, slot: u32, sequence: u64, context: u64, work: PostedWork) {
-        if CORRELATION.get() == 0 {
-            // A number that JSON's readers hold exactly: 52 bits.
-            CORRELATION.set(u64::from(slot) << 40 | sequence & ((1 << 40) - 1));
-        }
-        let posted = Posted {
-            stream: slot,
-            sequence,
-            context: Key::of(context, HandleKind::Context).map_or(0, Key::index),
-            correlation: CORRELATION.get(),
-            work,
-        };
-        let mut buffer = lock(&self.buffer);
-        if buffer.posted.len() < MOST {
-            buffer.posted.push(posted);
-        } else {
-            buffer.dropped += 1;
-        }
+        let context = Key::of(context, HandleKind::Context).map_or(0, Key::index);
+        thread::with(self, |log| log.posted(slot, sequence, context, work));
     }
 
-    /// Passes on what there is.
-    fn round(&self, sink: &mut Sink, last: bool) -> Result<(), JoinError> {
-        // The other of two, which has its room from the round before last.
-        let mut taken = std::mem::take(&mut sink.emptied);
-        std::mem::swap(&mut taken, &mut *lock(&self.buffer));
-        let came = sink.round(self, &taken, last);
-        taken.empty();
-        sink.emptied = taken;
-        came
+    /// Which of the process' recordings it is.
+    #[inline]
+    fn number(&self) -> u32 {
+        self.number.load(Ordering::Relaxed)
+    }
+
+    /// Adds a thread's, if there is room.
+    fn add_ring(&self, ring: &Arc<Ring>) -> bool {
+        let mut rings = lock(&self.rings);
+        let fits = rings.len() < MOST_THREADS;
+        match fits {
+            true => rings.push(Arc::clone(ring)),
+            false => _ = self.dropped.fetch_add(1, Ordering::Relaxed),
+        }
+        fits
     }
 
     /// Begins a thread that passes on what is recorded.
     fn begin(&'static self, sink: Sink) {
+        let mut place = lock(&self.sink);
         // What is left of another recording is none of this one's.
-        drop(std::mem::take(&mut *lock(&self.buffer)));
-        *lock(&self.sink) = Some(sink);
+        lock(&self.rings).iter().for_each(|ring| ring.discard());
+        self.dropped.store(0, Ordering::Relaxed);
+        self.number.fetch_add(1, Ordering::Relaxed);
+        *place = Some(sink);
+        drop(place);
         let signals = signal_mask::Blocked::now();
         let made = std::thread::Builder::new()
             .name("openmps trace".into())
-            .spawn(move || pass_on_rounds(self));
+            .spawn(move || pass_on(self));
         drop(signals);
         if made.is_err() {
             log!("recording: no thread can be made: what is recorded is written at the end");
@@ -342,10 +271,13 @@ impl Recorder {
 pub(crate) fn start(connection: &'static Connection) {
     let recorder: &'static Recorder = Box::leak(Box::new(Recorder {
         connection,
-        buffer: Mutex::default(),
+        number: AtomicU32::new(0),
+        rings: Mutex::default(),
+        dropped: AtomicU64::new(0),
         kernels: Mutex::default(),
         sink: Mutex::default(),
     }));
+    ticks::choose();
     if RECORDER.publish(recorder).is_err() {
         return;
     }
@@ -377,24 +309,43 @@ fn begin_for_server() {
     }
 }
 
-fn pass_on_rounds(recorder: &'static Recorder) {
-    loop {
-        std::thread::sleep(ROUND);
+/// Passes on what is recorded, until nobody wants it any more or the process ends.
+fn pass_on(recorder: &'static Recorder) {
+    let mut drained_at = Instant::now();
+    let mut is_nice = false;
+    while is_on() {
         let mut place = lock(&recorder.sink);
         let Some(sink) = place.as_mut() else {
             return;
         };
-        if sink.is_over(recorder.connection) {
-            *place = None;
-            // Who asks next is noticed from here on.
-            state::stop();
-            return;
+        if !std::mem::replace(&mut is_nice, true) && sink.takes_long() {
+            // Whose processors are all busy is not to be slower for its file, which can be written when it waits.
+            rustix::process::nice(19).ok();
         }
-        if let Err(error) = recorder.round(sink, false) {
-            log!("the recording ends here: {error}");
-            *place = None;
-            state::stop();
-            return;
+        let is_over = sink.is_over(recorder.connection);
+        let passed = match drained_at.elapsed() >= ROUND {
+            _ if is_over => Ok(false),
+            true => {
+                drained_at = Instant::now();
+                sink.drain(recorder, false)
+            }
+            false => sink.write_some(),
+        };
+        let is_more = match passed {
+            Ok(is_more) if !is_over => is_more,
+            passed => {
+                if let Err(error) = passed {
+                    log!("the recording ends here: {error}");
+                }
+                *place = None;
+                // Who asks next is noticed from here on.
+                state::stop();
+                return;
+            }
+        };
+        drop(place);
+        if !is_more {
+            std::thread::sleep(ROUND.saturating_sub(drained_at.elapsed()));
         }
     }
 }
@@ -415,8 +366,7 @@ pub(crate) fn finish() {
         match recorder.sink.try_lock() {
             Ok(mut place) => {
                 if let Some(mut sink) = place.take()
-                    && !matches!(recorder.buffer.try_lock(), Err(TryLockError::WouldBlock))
-                    && let Err(error) = recorder.round(&mut sink, true)
+                    && let Err(error) = sink.finish(recorder)
                 {
                     log!("the recording lacks its end: {error}");
                 }

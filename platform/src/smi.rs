@@ -12,7 +12,7 @@ use std::io::{self, Write};
 use std::time::Duration;
 
 pub use options::{Action, Options, Refused, USAGE, parse};
-pub use query::Query;
+pub use query::{Field, ProcessField, Query};
 
 use crate::gpus::{ComputeMode, Gpu, Process};
 
@@ -90,6 +90,8 @@ pub fn run(arguments: &[String], machine: &mut dyn Machine, out: &mut dyn Write)
         Action::Query(query) => {
             chosen(&options, machine).map(|gpus| query.answer(&gpus, machine.version(), gpus.len()))
         }
+        Action::ProcessQuery(query) => chosen(&options, machine)
+            .map(|gpus| query.answer_processes(&gpus, &machine.processes())),
     };
     finish(text, out)
 }
@@ -316,8 +318,43 @@ mod tests {
     }
 
     #[test]
+    fn processes_are_listed_with_what_they_have() {
+        let mut stage = stage();
+        stage.processes[1].name = "a,b\u{1b}[31m".into();
+        let query = "--query-compute-apps=pid,process_name,used_gpu_memory";
+        let (status, text) = say(&mut stage, &format!("{query} --format=csv"));
+        assert_eq!(status, 0);
+        assert_eq!(
+            text,
+            "pid, process_name, used_gpu_memory [MiB]\n\
+             31, nvidia-cuda-mps-server, [N/A]\n\
+             4711, a b[31m, 516 MiB\n"
+        );
+        let line = "-i 0 --query-compute-apps gpu_uuid,gpu_bus_id,gpu_name,name,used_memory --format csv,noheader,nounits";
+        let (_, text) = say(&mut stage, line);
+        let last =
+            "GPU-6f3dd1e3-4d9c-4a5a-8b55-0f7f4f9b1a00, 00000000:00:1E.0, Tesla T4, a b[31m, 516\n";
+        assert!(text.ends_with(last) && text.lines().count() == 2, "{text}");
+        // Of a device on which nobody is.
+        assert_eq!(
+            say(&mut stage, &format!("-i 1 {query} --format=csv,noheader")).1,
+            ""
+        );
+    }
+
+    #[test]
     fn unknown_fields_and_options_are_named() {
         for (line, says) in [
+            (
+                "--query-compute-apps=pid,colour --format=csv",
+                "used_gpu_memory",
+            ),
+            ("--query-compute-apps=pid", "--format"),
+            (
+                "--query-compute-apps=pid --query-gpu=index --format=csv",
+                "together",
+            ),
+            ("-L --query-compute-apps=pid --format=csv", "-i only"),
             ("--query-gpu=index,colour --format=csv", "\"colour\""),
             ("--query-gpu=memory --format=csv", "memory.total"),
             ("--query-gpu=index", "--format"),

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use protocol::control_messages::{Packet, RecordedPart};
-use protocol::operations::{SPAN_BYTES, SPAN_REACHED};
+use protocol::operations::{At, SpanWriter};
 use transport::socket::Connection;
 
 use crate::session::observer::ClientObserver;
@@ -132,6 +132,7 @@ impl Progress {
         let session = client.observer.session();
         let Taken {
             spans,
+            places,
             client_records,
             dropped,
             state,
@@ -139,18 +140,16 @@ impl Progress {
         for part in joined(client_records) {
             self.tell(session, RecordedPart::Told(part.into()));
         }
-        let mut bytes = Vec::with_capacity(spans.len() * SPAN_BYTES);
-        for span in &spans {
-            span.encode(&mut bytes);
-            client.open.insert(span.at.stream, span.at.sequence);
+        for piece in spans {
+            self.tell(session, RecordedPart::Spans(piece.into()));
         }
-        for (stream, sequence) in client.reached.drain(..) {
-            for word in [stream.into(), sequence, 0, 0, SPAN_REACHED << 32] {
-                bytes.extend(u64::to_le_bytes(word));
+        client.open.extend(places);
+        if !client.reached.is_empty() {
+            let mut writer = SpanWriter::default();
+            for (stream, sequence) in client.reached.drain(..) {
+                writer.put_reached(At { stream, sequence });
             }
-        }
-        for part in bytes.chunks(PART / SPAN_BYTES * SPAN_BYTES) {
-            self.tell(session, RecordedPart::Spans(part.into()));
+            self.tell(session, RecordedPart::Spans(writer.take().into()));
         }
         let (publisher, reached) = (&client.observer.publisher, &mut client.reached);
         client.open.retain(|&stream, &mut last| {

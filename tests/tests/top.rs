@@ -44,6 +44,14 @@ fn the_screen_shows_who_works_and_keys_do_what_they_say() {
     top.keys(" ");
     top.until("the list alone", |text| others(text) == 0);
 
+    // Recorded for as long as that is shown.
+    top.keys("t");
+    top.until("a kernel and its stream", |text| {
+        text.contains("launched before") && text.contains("stream")
+    });
+    top.keys(" ");
+    top.until("the list alone", |text| !text.contains("KERNEL"));
+
     top.keys("/nothing-of-this-name\r");
     top.until("no client", |text| rows(text).is_empty());
     top.keys("/");

@@ -82,6 +82,26 @@ pub enum Place {
 }
 
 impl Place {
+    const ALL: [Self; 5] = [
+        Self::Pageable,
+        Self::Pinned,
+        Self::Device,
+        Self::Array,
+        Self::Managed,
+    ];
+
+    /// Its number, by which programs tell of it.
+    #[must_use]
+    pub const fn number(self) -> u8 {
+        self as u8
+    }
+
+    /// The place with this number.
+    #[must_use]
+    pub fn from_number(number: u8) -> Option<Self> {
+        Self::ALL.get(usize::from(number)).copied()
+    }
+
     /// Kineto's word.
     #[must_use]
     pub fn word(self) -> &'static str {

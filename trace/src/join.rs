@@ -5,16 +5,20 @@
 //!
 //! Must not know sockets, nor which file is written: it is given a `Storage`.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io;
 
 use crate::chrome::Writer;
 use crate::event::{Activity, Place, Track, Work};
 use crate::output::Storage;
+use crate::thread_log::{ThreadRecord, ThreadsReader};
 use crate::told::{Damaged, Posted, PostedWork, Reader, Told};
 
 /// Work whose times, or of which what it is, have not come yet; more is dropped, and counted.
 const MOST_PENDING: usize = 1 << 20;
+
+/// How far work of a stream may come out of its order: many times what a program can have in a stream.
+const MOST_BEHIND: usize = 1 << 14;
 
 /// Names of functions and kernels that are kept, and the bytes of all.
 const MOST_NAMES: usize = 1 << 16;
@@ -73,6 +77,12 @@ impl From<io::Error> for JoinError {
     }
 }
 
+impl From<Damaged> for JoinError {
+    fn from(error: Damaged) -> Self {
+        Self::Damaged(error)
+    }
+}
+
 impl std::fmt::Display for JoinError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
@@ -99,20 +109,47 @@ struct Pending {
     span: Option<Span>,
 }
 
+/// A stream of which work was told.
+#[derive(Debug, Default)]
+struct Stream {
+    context: u32,
+    /// Work that is not written yet, by its place, in order.
+    pending: VecDeque<(u64, Pending)>,
+    /// How far it has come: all spans up to there are known.
+    reached: u64,
+}
+
+impl Stream {
+    /// Where work is, or is to be put; `None` if it comes too late for that.
+    fn place(&self, sequence: u64) -> Option<Result<usize, usize>> {
+        // Most comes in order.
+        match self.pending.back() {
+            Some((last, _)) if *last == sequence => return Some(Ok(self.pending.len() - 1)),
+            Some((last, _)) if *last > sequence => {}
+            _ => return Some(Err(self.pending.len())),
+        }
+        let found = self
+            .pending
+            .binary_search_by_key(&sequence, |(place, _)| *place);
+        // What is in the midst of much would move all of it.
+        let moves = |place: usize| place.min(self.pending.len() - place);
+        Some(found).filter(|found| found.map_or_else(|place| moves(place) < MOST_BEHIND, |_| true))
+    }
+}
+
 /// See the module.
 #[derive(Debug)]
 pub struct Joiner<S: Storage> {
     writer: Writer<S>,
+    threads: ThreadsReader,
+    /// By their numbers.
     functions: HashMap<u32, String>,
     kernels: HashMap<(u64, u32), Kernel>,
     /// Bytes of all their names.
     name_bytes: usize,
-    /// By stream and place in it.
-    pending: BTreeMap<(u32, u64), Pending>,
-    /// The context of each stream of which work was told.
-    contexts: HashMap<u32, u32>,
-    /// How far streams have come: all spans up to there are known.
-    reached: HashMap<u32, u64>,
+    streams: BTreeMap<u32, Stream>,
+    /// Work of all streams that is not written yet.
+    pending: usize,
     /// All work that was put into streams before then is known.
     until_ns: u64,
     records: u64,
@@ -125,12 +162,12 @@ impl<S: Storage> Joiner<S> {
     pub fn new(writer: Writer<S>) -> Self {
         Self {
             writer,
+            threads: ThreadsReader::default(),
             functions: HashMap::new(),
             kernels: HashMap::new(),
             name_bytes: 0,
-            pending: BTreeMap::new(),
-            contexts: HashMap::new(),
-            reached: HashMap::new(),
+            streams: BTreeMap::new(),
+            pending: 0,
             until_ns: 0,
             records: 0,
             dropped: 0,
@@ -153,7 +190,7 @@ impl<S: Storage> Joiner<S> {
     /// Whether there is work that is not written yet.
     #[must_use]
     pub fn is_waiting(&self) -> bool {
-        !self.pending.is_empty()
+        self.pending > 0
     }
 
     /// Counts activities that are missing.
@@ -179,30 +216,12 @@ impl<S: Storage> Joiner<S> {
                         self.writer.thread_name(tid, name)?;
                     }
                 }
-                Told::Call {
-                    function,
-                    tid,
-                    began_ns,
-                    ended_ns,
-                    correlation,
-                } => {
-                    let name = self.functions.get(&function);
-                    let name = name.map_or_else(|| "call".to_owned(), String::clone);
-                    self.draw(&Activity {
-                        track: Track::Thread { tid },
-                        began_ns,
-                        ended_ns,
-                        work: Work::Call { name: name.into() },
-                        correlation,
-                    })?;
-                }
-                Told::Posted(posted) => {
-                    if self.contexts.len() < MOST_NAMES {
-                        self.contexts.insert(posted.stream, posted.context);
-                    }
-                    if let Some(pending) = self.pending_at(posted.stream, posted.sequence) {
-                        pending.posted = Some(posted);
-                    }
+                Told::Clock(clock) => self.threads.set_clock(clock),
+                Told::Words { tid, words } => {
+                    let mut threads = std::mem::take(&mut self.threads);
+                    let read = threads.read(tid, words, |record| self.thread_record(tid, record));
+                    self.threads = threads;
+                    read?;
                 }
                 Told::Kernel {
                     module,
@@ -227,6 +246,39 @@ impl<S: Storage> Joiner<S> {
         Ok(())
     }
 
+    fn thread_record(&mut self, tid: u32, record: ThreadRecord) -> Result<(), JoinError> {
+        match record {
+            ThreadRecord::Call(call) => {
+                let name = self.functions.get(&call.function.into());
+                let activity = Activity {
+                    track: Track::Thread { tid },
+                    began_ns: call.began,
+                    ended_ns: call.ended,
+                    work: Work::Call {
+                        name: name.map_or("call", String::as_str).into(),
+                    },
+                    correlation: call.correlation,
+                };
+                let drawn = draw(&mut self.writer, &activity)?;
+                self.count(drawn);
+            }
+            ThreadRecord::Posted(posted) => {
+                if let Some((stream, place)) = self.pending_at(posted.stream, posted.sequence) {
+                    stream.context = posted.context;
+                    stream.pending[place].1.posted = Some(posted);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn count(&mut self, drawn: bool) {
+        match drawn {
+            true => self.records += 1,
+            false => self.dropped(1),
+        }
+    }
+
     fn has_room_for(&mut self, name: &str, names: usize) -> bool {
         let bytes = self.name_bytes + name.len();
         let fits = names < MOST_NAMES && bytes <= MOST_NAME_BYTES;
@@ -236,13 +288,28 @@ impl<S: Storage> Joiner<S> {
         fits
     }
 
-    fn pending_at(&mut self, stream: u32, sequence: u64) -> Option<&mut Pending> {
-        let key = (stream, sequence);
-        if self.pending.len() >= MOST_PENDING && !self.pending.contains_key(&key) {
-            self.dropped(1);
-            return None;
+    /// What is known of the work at a place, in its stream.
+    fn pending_at(&mut self, stream: u32, sequence: u64) -> Option<(&mut Stream, usize)> {
+        let found = match self.streams.get(&stream) {
+            Some(of) => of.place(sequence),
+            None if self.streams.len() < MOST_NAMES => Some(Err(0)),
+            None => None,
+        };
+        let is_full = self.pending >= MOST_PENDING;
+        let (place, is_new) = match found {
+            Some(Ok(place)) => (place, false),
+            Some(Err(place)) if !is_full => (place, true),
+            _ => {
+                self.dropped(1);
+                return None;
+            }
+        };
+        let of = self.streams.entry(stream).or_default();
+        if is_new {
+            of.pending.insert(place, (sequence, Pending::default()));
+            self.pending += 1;
         }
-        Some(self.pending.entry(key).or_default())
+        Some((of, place))
     }
 
     /// The device worked, or others had it.
@@ -257,8 +324,8 @@ impl<S: Storage> Joiner<S> {
         } = span.kind
         {
             let (device, stream) = (span.device, span.stream);
-            let context = self.contexts.get(&stream).copied().unwrap_or(0);
-            return self.draw(&Activity {
+            let context = self.streams.get(&stream).map_or(0, |of| of.context);
+            let activity = Activity {
                 track: match is_order {
                     true => Track::Holds {
                         device,
@@ -278,11 +345,15 @@ impl<S: Storage> Joiner<S> {
                     false => Work::Hold { name: why.into() },
                 },
                 correlation: 0,
-            });
+            };
+            let drawn = draw(&mut self.writer, &activity)?;
+            self.count(drawn);
+            return Ok(());
         }
-        let Some(pending) = self.pending_at(span.stream, span.sequence) else {
+        let Some((stream, place)) = self.pending_at(span.stream, span.sequence) else {
             return Ok(());
         };
+        let pending = &mut stream.pending[place].1;
         pending.span = Some(match pending.span {
             Some(before) => Span {
                 began_ns: before.began_ns.min(span.began_ns),
@@ -296,30 +367,34 @@ impl<S: Storage> Joiner<S> {
 
     /// A stream has come to this place, and the device's times up to there are known.
     pub fn reached(&mut self, stream: u32, sequence: u64) {
-        if self.reached.len() < MOST_NAMES || self.reached.contains_key(&stream) {
-            self.reached.insert(stream, sequence);
+        if self.streams.len() < MOST_NAMES || self.streams.contains_key(&stream) {
+            self.streams.entry(stream).or_default().reached = sequence;
         }
     }
 
-    /// Writes the work of which all is known by now.
+    /// Streams with work that is not written yet.
+    pub fn waiting_streams(&self) -> impl Iterator<Item = u32> {
+        let waiting = self.streams.iter();
+        let waiting = waiting.filter(|(_, stream)| !stream.pending.is_empty());
+        waiting.map(|(stream, _)| *stream)
+    }
+
+    /// Writes work of which all is known by now, at most so much. Says whether there may be more.
     ///
     /// # Errors
     /// The storage's; the file ends with the last event that was written.
-    pub fn write(&mut self, now_ns: u64) -> io::Result<()> {
-        let (reached, until_ns) = (&self.reached, self.until_ns);
-        let is_known = |posted: Option<Posted>, span: Option<Span>| match (posted, span) {
+    pub fn write(&mut self, now_ns: u64, most: usize) -> io::Result<bool> {
+        let until_ns = self.until_ns;
+        let is_known = |pending: &Pending| match (pending.posted, pending.span) {
             // Work that took no time of the device, such as an empty copy.
             (Some(_), _) | (None, None) => true,
             (None, Some(span)) => {
                 span.began_ns < until_ns || span.ended_ns.saturating_add(PATIENCE_NS) < now_ns
             }
         };
-        let done = self.pending.extract_if(.., |(stream, sequence), pending| {
-            reached.get(stream).is_some_and(|until| sequence <= until)
-                && is_known(pending.posted, pending.span)
-        });
-        let done: Vec<_> = done.map(|(_, pending)| pending).collect();
-        self.write_work(done)
+        self.write_where(most, |stream, (sequence, pending)| {
+            *sequence <= stream.reached && is_known(pending)
+        })
     }
 
     /// Writes all that is left, and the last words.
@@ -327,9 +402,40 @@ impl<S: Storage> Joiner<S> {
     /// # Errors
     /// The storage's; the file ends with the last event that was written.
     pub fn finish(&mut self, now_ns: u64) -> io::Result<()> {
-        let left = std::mem::take(&mut self.pending).into_values().collect();
-        self.write_work(left)?;
+        self.write_where(usize::MAX, |_, _| true)?;
         self.flush(now_ns)
+    }
+
+    /// Writes the first work of each stream for which that is so, at most so much. Says whether there may be more.
+    fn write_where(
+        &mut self,
+        most: usize,
+        is_so: impl Fn(&Stream, &(u64, Pending)) -> bool,
+    ) -> io::Result<bool> {
+        let (mut written, mut dropped) = (0, 0);
+        let mut left = most;
+        let mut result = Ok(());
+        for stream in self.streams.values_mut() {
+            while left > 0
+                && stream
+                    .pending
+                    .front()
+                    .is_some_and(|first| is_so(stream, first))
+                && let Some((_, pending)) = stream.pending.pop_front()
+            {
+                left -= 1;
+                self.pending -= 1;
+                match draw_work(&mut self.writer, &self.kernels, &pending) {
+                    Ok(None) => {}
+                    Ok(Some(true)) => written += 1,
+                    Ok(Some(false)) => dropped += 1,
+                    Err(error) => result = Err(error),
+                }
+            }
+        }
+        self.records += written;
+        self.dropped(dropped);
+        result.map(|()| left == 0)
     }
 
     /// Has all that was written reach the storage.
@@ -343,288 +449,106 @@ impl<S: Storage> Joiner<S> {
         }
         self.writer.flush()
     }
+}
 
-    fn write_work(&mut self, all: Vec<Pending>) -> io::Result<()> {
-        for Pending { posted, span } in all {
-            let Some(span) = span else {
-                continue;
-            };
-            let (context, correlation) =
-                posted.map_or((0, 0), |posted| (posted.context, posted.correlation));
-            let work = self.work_of(
-                posted.map(|posted| posted.work),
-                span.kind == SpanKind::Copy,
-            );
-            self.draw(&Activity {
-                track: Track::Stream {
-                    device: span.device,
-                    context,
-                    stream: span.stream,
-                },
-                began_ns: span.began_ns,
-                ended_ns: span.ended_ns,
-                work,
-                correlation,
-            })?;
-        }
-        Ok(())
+/// Writes an activity. Says whether there was room for its track.
+fn draw<S: Storage>(writer: &mut Writer<S>, activity: &Activity<'_>) -> io::Result<bool> {
+    if !writer.has_room_for(activity.track) {
+        return Ok(false);
     }
+    writer.activity(activity)?;
+    Ok(true)
+}
 
-    fn draw(&mut self, activity: &Activity<'_>) -> io::Result<()> {
-        if !self.writer.has_room_for(activity.track) {
-            self.dropped(1);
-            return Ok(());
-        }
-        self.records += 1;
-        self.writer.activity(activity)
-    }
+/// Writes work, if it took time of the device. Says whether there was room for its track.
+fn draw_work<S: Storage>(
+    writer: &mut Writer<S>,
+    kernels: &HashMap<(u64, u32), Kernel>,
+    Pending { posted, span }: &Pending,
+) -> io::Result<Option<bool>> {
+    let Some(span) = span else {
+        return Ok(None);
+    };
+    let (context, correlation) =
+        posted.map_or((0, 0), |posted| (posted.context, posted.correlation));
+    let activity = Activity {
+        track: Track::Stream {
+            device: span.device,
+            context,
+            stream: span.stream,
+        },
+        began_ns: span.began_ns,
+        ended_ns: span.ended_ns,
+        work: work_of(
+            kernels,
+            posted.map(|posted| posted.work),
+            span.kind == SpanKind::Copy,
+        ),
+        correlation,
+    };
+    draw(writer, &activity).map(Some)
+}
 
-    /// Work as the file tells of it.
-    fn work_of(&self, posted: Option<PostedWork>, copied: bool) -> Work<'static> {
-        let unnamed = |name: &'static str| Work::Kernel {
-            name: name.into(),
-            grid: [0; 3],
-            block: [0; 3],
-            shared_bytes: 0,
-            registers: 0,
-        };
-        match posted {
-            Some(PostedWork::Kernel {
-                module,
-                index,
+/// Work as the file tells of it.
+fn work_of(
+    kernels: &HashMap<(u64, u32), Kernel>,
+    posted: Option<PostedWork>,
+    copied: bool,
+) -> Work<'_> {
+    let unnamed = |name: &'static str| Work::Kernel {
+        name: name.into(),
+        grid: [0; 3],
+        block: [0; 3],
+        shared_bytes: 0,
+        registers: 0,
+    };
+    match posted {
+        Some(PostedWork::Kernel {
+            module,
+            index,
+            grid,
+            block,
+            shared_bytes,
+        }) => {
+            let kernel = kernels.get(&(module, index));
+            let shared = kernel.map_or(0, |kernel| kernel.shared_bytes);
+            Work::Kernel {
+                name: kernel.map_or("kernel", |kernel| &kernel.name).into(),
                 grid,
                 block,
-                shared_bytes,
-            }) => {
-                let kernel = self.kernels.get(&(module, index));
-                let shared = kernel.map_or(0, |kernel| kernel.shared_bytes);
-                Work::Kernel {
-                    name: kernel
-                        .map_or_else(|| "kernel".to_owned(), |kernel| kernel.name.clone())
-                        .into(),
-                    grid,
-                    block,
-                    shared_bytes: shared.saturating_add(shared_bytes),
-                    registers: kernel.map_or(0, |kernel| kernel.registers),
-                }
+                shared_bytes: shared.saturating_add(shared_bytes),
+                registers: kernel.map_or(0, |kernel| kernel.registers),
             }
-            Some(PostedWork::Copy { from, to, bytes }) => Work::Copy { from, to, bytes },
-            Some(PostedWork::Fill { bytes }) => Work::Fill {
-                place: Place::Device,
-                bytes,
-            },
-            Some(PostedWork::Run {
-                module,
-                index,
-                launches,
-            }) => {
-                let first = self.kernels.get(&(module, index));
-                let first = first.map_or("kernel", |kernel| &kernel.name);
-                Work::Kernel {
-                    name: format!("graph: {first} and {} more", launches.saturating_sub(1)).into(),
-                    grid: [0; 3],
-                    block: [0; 3],
-                    shared_bytes: 0,
-                    registers: 0,
-                }
-            }
-            Some(PostedWork::Graph) if !copied => unnamed("graph"),
-            _ if copied => Work::Copy {
-                from: Place::Device,
-                to: Place::Device,
-                bytes: 0,
-            },
-            _ => unnamed("kernel"),
         }
+        Some(PostedWork::Copy { from, to, bytes }) => Work::Copy { from, to, bytes },
+        Some(PostedWork::Fill { bytes }) => Work::Fill {
+            place: Place::Device,
+            bytes,
+        },
+        Some(PostedWork::Run {
+            module,
+            index,
+            launches,
+        }) => {
+            let first = kernels.get(&(module, index));
+            let first = first.map_or("kernel", |kernel| &kernel.name);
+            Work::Kernel {
+                name: format!("graph: {first} and {} more", launches.saturating_sub(1)).into(),
+                grid: [0; 3],
+                block: [0; 3],
+                shared_bytes: 0,
+                registers: 0,
+            }
+        }
+        Some(PostedWork::Graph) if !copied => unnamed("graph"),
+        _ if copied => Work::Copy {
+            from: Place::Device,
+            to: Place::Device,
+            bytes: 0,
+        },
+        _ => unnamed("kernel"),
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::event::{Clock, Process};
-
-    fn joiner(file: &mut Vec<u8>) -> Joiner<&mut Vec<u8>> {
-        let clock = Clock {
-            monotonic_ns: 0,
-            wall_ns: 0,
-            boot: String::new(),
-        };
-        let process = Process {
-            pid: 42,
-            name: "p".into(),
-            host: String::new(),
-        };
-        Joiner::new(Writer::new(file, clock, &process).unwrap())
-    }
-
-    fn span(sequence: u64, began_ns: u64, ended_ns: u64) -> Span {
-        Span {
-            stream: 3,
-            sequence,
-            began_ns,
-            ended_ns,
-            device: 0,
-            kind: SpanKind::Kernel,
-        }
-    }
-
-    fn launch(sequence: u64, index: u32) -> Told<'static> {
-        Told::Posted(Posted {
-            stream: 3,
-            sequence,
-            context: 1,
-            correlation: 100 + sequence,
-            work: PostedWork::Kernel {
-                module: 9,
-                index,
-                grid: [1; 3],
-                block: [1; 3],
-                shared_bytes: 0,
-            },
-        })
-    }
-
-    fn bytes(all: &[Told<'_>]) -> Vec<u8> {
-        let mut bytes = Vec::new();
-        all.iter().for_each(|told| told.put(&mut bytes));
-        bytes
-    }
-
-    /// Name, begin and duration of each kernel, in the file's order.
-    fn kernels(file: &[u8]) -> Vec<(String, f64, f64)> {
-        let all: serde_json::Value = serde_json::from_slice(file).unwrap();
-        let events = all["traceEvents"].as_array().unwrap().iter();
-        events
-            .filter(|event| event["cat"] == "kernel")
-            .map(|event| {
-                let number = |of: &str| event[of].as_f64().unwrap();
-                let name = event["name"].as_str().unwrap().to_owned();
-                (name, number("ts"), number("dur"))
-            })
-            .collect()
-    }
-
-    #[test]
-    fn work_waits_for_its_last_piece_and_for_its_name() {
-        let mut file = Vec::new();
-        let mut joiner = joiner(&mut file);
-        joiner.ran(span(1, 1_000, 2_000)).unwrap();
-        joiner.ran(span(1, 5_000, 6_000)).unwrap();
-        joiner.write(10_000).unwrap();
-        assert_eq!(joiner.records(), 0, "it has not ended");
-        joiner.reached(3, 1);
-        joiner.write(10_000).unwrap();
-        assert_eq!(joiner.records(), 0, "nobody has said what it is");
-        let kernel = Told::Kernel {
-            module: 9,
-            index: 4,
-            shared_bytes: 0,
-            registers: 8,
-            name: "churn",
-        };
-        joiner.told(&bytes(&[kernel, launch(1, 4)])).unwrap();
-        joiner.write(10_000).unwrap();
-        joiner.flush(10_000).unwrap();
-        drop(joiner);
-        assert_eq!(kernels(&file), [("churn".to_owned(), 1.0, 5.0)]);
-    }
-
-    #[test]
-    fn work_of_which_nothing_is_told_has_no_name() {
-        let mut file = Vec::new();
-        let mut joiner = joiner(&mut file);
-        for sequence in 1..=3 {
-            joiner
-                .ran(span(sequence, sequence * 1_000, sequence * 1_000 + 500))
-                .unwrap();
-        }
-        joiner.reached(3, 2);
-        // The first was put there before all that is told now; the second is waited for, and the third may have more.
-        let until = Told::Until { time_ns: 1_500 };
-        joiner.told(&bytes(&[until])).unwrap();
-        joiner.write(10_000).unwrap();
-        assert_eq!(joiner.records(), 1);
-        joiner.write(10_000 + PATIENCE_NS).unwrap();
-        assert_eq!(joiner.records(), 2);
-        joiner.dropped(7);
-        joiner.finish(20_000).unwrap();
-        assert_eq!((joiner.records(), joiner.dropped_in_all()), (3, 7));
-        drop(joiner);
-        assert!(kernels(&file).iter().all(|(name, ..)| name == "kernel"));
-    }
-
-    #[test]
-    fn runs_and_waits_are_told_apart_from_kernels() {
-        let mut file = Vec::new();
-        let mut joiner = joiner(&mut file);
-        let kernel = Told::Kernel {
-            module: 9,
-            index: 4,
-            shared_bytes: 0,
-            registers: 8,
-            name: "churn",
-        };
-        let run = Told::Posted(Posted {
-            stream: 3,
-            sequence: 1,
-            context: 1,
-            correlation: 1,
-            work: PostedWork::Run {
-                module: 9,
-                index: 4,
-                launches: 3,
-            },
-        });
-        joiner.told(&bytes(&[kernel, run])).unwrap();
-        let wait = Span {
-            kind: SpanKind::Held {
-                why: "others",
-                is_others: true,
-                is_order: false,
-            },
-            ..span(1, 500, 1_000)
-        };
-        joiner.ran(wait).unwrap();
-        joiner
-            .ran(Span {
-                kind: SpanKind::Held {
-                    why: "event",
-                    is_others: false,
-                    is_order: true,
-                },
-                ..span(1, 200, 500)
-            })
-            .unwrap();
-        joiner.ran(span(1, 1_000, 2_000)).unwrap();
-        joiner.finish(3_000).unwrap();
-        drop(joiner);
-        let name = "graph: churn and 2 more".to_owned();
-        assert_eq!(kernels(&file), [(name, 1.0, 1.0)]);
-        let all: serde_json::Value = serde_json::from_slice(&file).unwrap();
-        let mut events = all["traceEvents"].as_array().unwrap().iter();
-        let wait = events.find(|event| event["cat"] == "gpu_wait").unwrap();
-        assert_eq!(
-            (&wait["dur"], &wait["args"]["context"]),
-            (&0.5.into(), &1.into())
-        );
-        let mut events = all["traceEvents"].as_array().unwrap().iter();
-        let hold = events.find(|event| event["cat"] == "gpu_hold").unwrap();
-        assert_eq!(
-            (&hold["name"], &hold["dur"]),
-            (&"event".into(), &0.3.into())
-        );
-        assert_ne!(hold["tid"], wait["tid"], "they may overlap");
-    }
-
-    #[test]
-    fn what_cannot_be_read_ends_it() {
-        let mut file = Vec::new();
-        let mut joiner = joiner(&mut file);
-        let error = joiner.told(&[99]).unwrap_err();
-        assert!(matches!(error, JoinError::Damaged(_)), "{error}");
-        joiner.finish(0).unwrap();
-        drop(joiner);
-        assert!(kernels(&file).is_empty());
-    }
-}
+mod tests;

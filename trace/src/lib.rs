@@ -3,8 +3,8 @@
 //! * [`event`]: what happened: processes, tracks, activities;
 //! * [`chrome`]: Chrome's JSON with the categories and argument names of Kineto, PyTorch's profiler, which
 //!   Perfetto, chrome://tracing and TensorBoard open: the writer, and a reader that also takes Kineto's own;
-//! * [`told`]: what a program that is recorded tells of its calls and work, as bytes; [`join`](mod@join): the file made of that and
-//!   of when the device worked;
+//! * [`told`]: what a program that is recorded tells of its calls and work, as bytes, and [`thread_log`], what each thread writes of
+//!   that; [`join`](mod@join): the file made of that and of when the device worked;
 //! * [`output`]: a file that can be read at any moment while it grows, also after the disk was full;
 //! * [`name_pattern`]: `output.%p`, as nvprof had it;
 //! * `perfetto`: the protobuf form of Perfetto, made from such JSON;
@@ -24,4 +24,5 @@ pub mod output;
 pub mod perfetto;
 #[cfg(feature = "files")]
 pub mod summary;
+pub mod thread_log;
 pub mod told;

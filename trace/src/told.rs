@@ -1,9 +1,11 @@
 //! What a recorded program tells of its calls and work, as bytes: by whoever records it to whoever writes the file.
 //!
 //! `client` writes it; it is read in the same process, or in that of `openmps trace`, which the server passes it on to and
-//! which trusts none of it. [`join`](crate::join) makes a time line of it. Knows no streams' completion and no files.
+//! which trusts none of it. [`thread_log`](crate::thread_log) has what is in threads' words; [`join`](crate::join) makes a time line of it.
+//! Knows no streams' completion and no files.
 
 use crate::event::Place;
+use crate::thread_log::TickClock;
 
 /// The longest name that is told, in bytes.
 pub const LONGEST_NAME: usize = 4096;
@@ -83,21 +85,15 @@ pub enum Told<'a> {
         /// The name.
         name: &'a str,
     },
-    /// A call that is over. Times are nanoseconds of CLOCK_MONOTONIC.
-    Call {
-        /// The number of the function's name.
-        function: u32,
+    /// What a thread did.
+    Words {
         /// The thread.
         tid: u32,
-        /// When it began.
-        began_ns: u64,
-        /// When it ended.
-        ended_ns: u64,
-        /// As [`Posted::correlation`].
-        correlation: u64,
+        /// Whole records for a [`ThreadsReader`](crate::thread_log::ThreadsReader).
+        words: &'a [u8],
     },
-    /// Work was put into a stream.
-    Posted(Posted),
+    /// What the ticks are in words that follow.
+    Clock(TickClock),
     /// What a kernel is, before the first launch of it.
     Kernel {
         /// Its module's number.
@@ -135,19 +131,6 @@ impl std::fmt::Display for Damaged {
 
 impl std::error::Error for Damaged {}
 
-const PLACES: [Place; 5] = [
-    Place::Pageable,
-    Place::Pinned,
-    Place::Device,
-    Place::Array,
-    Place::Managed,
-];
-
-fn number_of(place: Place) -> u8 {
-    let at = PLACES.iter().position(|known| *known == place);
-    at.unwrap_or_default() as u8
-}
-
 fn put_name(name: &str, out: &mut Vec<u8>) {
     let name = &name[..name.floor_char_boundary(LONGEST_NAME)];
     out.extend((name.len() as u16).to_le_bytes());
@@ -172,14 +155,14 @@ impl Told<'_> {
                 put!(out: 1_u8, tid);
                 put_name(name, out);
             }
-            Self::Call {
-                function,
-                tid,
-                began_ns,
-                ended_ns,
-                correlation,
-            } => put!(out: 2_u8, function, tid, began_ns, ended_ns, correlation),
-            Self::Posted(posted) => put_posted(&posted, out),
+            Self::Words { tid, words } => {
+                put!(out: 2_u8, tid, words.len() as u32);
+                out.extend_from_slice(words);
+            }
+            Self::Clock(TickClock {
+                ticks: [first, last],
+                nanoseconds: [from, to],
+            }) => put!(out: 3_u8, first, last, from, to),
             Self::Kernel {
                 module,
                 index,
@@ -193,42 +176,6 @@ impl Told<'_> {
             Self::Dropped { count } => put!(out: 8_u8, count),
             Self::Until { time_ns } => put!(out: 9_u8, time_ns),
         }
-    }
-}
-
-fn put_posted(posted: &Posted, out: &mut Vec<u8>) {
-    let kind: u8 = match posted.work {
-        PostedWork::Kernel { .. } => 3,
-        PostedWork::Copy { .. } => 4,
-        PostedWork::Fill { .. } => 5,
-        PostedWork::Graph => 6,
-        PostedWork::Run { .. } => 10,
-    };
-    put!(out: kind, posted.stream, posted.sequence, posted.context, posted.correlation);
-    match posted.work {
-        PostedWork::Kernel {
-            module,
-            index,
-            grid,
-            block,
-            shared_bytes,
-        } => {
-            put!(out: module, index);
-            for size in grid.into_iter().chain(block) {
-                put!(out: size);
-            }
-            put!(out: shared_bytes);
-        }
-        PostedWork::Copy { from, to, bytes } => {
-            put!(out: number_of(from), number_of(to), bytes);
-        }
-        PostedWork::Fill { bytes } => put!(out: bytes),
-        PostedWork::Run {
-            module,
-            index,
-            launches,
-        } => put!(out: module, index, launches),
-        PostedWork::Graph => {}
     }
 }
 
@@ -261,55 +208,19 @@ impl<'a> Reader<'a> {
         self.array().map(u64::from_le_bytes)
     }
 
-    fn sizes(&mut self) -> Result<[u32; 3], Damaged> {
-        Ok([self.short()?, self.short()?, self.short()?])
-    }
-
     fn name(&mut self) -> Result<&'a str, Damaged> {
         let length = usize::from(u16::from_le_bytes(self.array()?));
         if length > LONGEST_NAME {
             return Err(Damaged);
         }
-        let (name, rest) = self.0.split_at_checked(length).ok_or(Damaged)?;
-        self.0 = rest;
+        let name = self.bytes(length)?;
         std::str::from_utf8(name).map_err(|_| Damaged)
     }
 
-    fn place(&mut self) -> Result<Place, Damaged> {
-        let number = usize::from(self.byte()?);
-        PLACES.get(number).copied().ok_or(Damaged)
-    }
-
-    fn posted(&mut self, kind: u8) -> Result<Posted, Damaged> {
-        Ok(Posted {
-            stream: self.short()?,
-            sequence: self.long()?,
-            context: self.short()?,
-            correlation: self.long()?,
-            work: match kind {
-                3 => PostedWork::Kernel {
-                    module: self.long()?,
-                    index: self.short()?,
-                    grid: self.sizes()?,
-                    block: self.sizes()?,
-                    shared_bytes: self.short()?,
-                },
-                4 => PostedWork::Copy {
-                    from: self.place()?,
-                    to: self.place()?,
-                    bytes: self.long()?,
-                },
-                5 => PostedWork::Fill {
-                    bytes: self.long()?,
-                },
-                10 => PostedWork::Run {
-                    module: self.long()?,
-                    index: self.short()?,
-                    launches: self.short()?,
-                },
-                _ => PostedWork::Graph,
-            },
-        })
+    fn bytes(&mut self, length: usize) -> Result<&'a [u8], Damaged> {
+        let (bytes, rest) = self.0.split_at_checked(length).ok_or(Damaged)?;
+        self.0 = rest;
+        Ok(bytes)
     }
 
     fn told(&mut self) -> Result<Told<'a>, Damaged> {
@@ -322,14 +233,17 @@ impl<'a> Reader<'a> {
                 tid: self.short()?,
                 name: self.name()?,
             },
-            2 => Told::Call {
-                function: self.short()?,
+            2 => Told::Words {
                 tid: self.short()?,
-                began_ns: self.long()?,
-                ended_ns: self.long()?,
-                correlation: self.long()?,
+                words: {
+                    let length = self.short()? as usize;
+                    self.bytes(length)?
+                },
             },
-            kind @ (3..=6 | 10) => Told::Posted(self.posted(kind)?),
+            3 => Told::Clock(TickClock {
+                ticks: [self.long()?, self.long()?],
+                nanoseconds: [self.long()?, self.long()?],
+            }),
             7 => Told::Kernel {
                 module: self.long()?,
                 index: self.short()?,
@@ -368,46 +282,19 @@ mod tests {
     use super::*;
 
     fn all() -> Vec<Told<'static>> {
-        let posted = |work| {
-            Told::Posted(Posted {
-                stream: 1,
-                sequence: 2,
-                context: 3,
-                correlation: 4,
-                work,
-            })
-        };
         vec![
             Told::Function {
                 number: 7,
                 name: "cuInit",
             },
             Told::Thread { tid: 8, name: "ü" },
-            Told::Call {
-                function: 7,
+            Told::Words {
                 tid: 8,
-                began_ns: 9,
-                ended_ns: u64::MAX,
-                correlation: 4,
+                words: &[1, 2, 3],
             },
-            posted(PostedWork::Kernel {
-                module: 10,
-                index: 11,
-                grid: [1, 2, 3],
-                block: [4, 5, 6],
-                shared_bytes: 12,
-            }),
-            posted(PostedWork::Copy {
-                from: Place::Managed,
-                to: Place::Pageable,
-                bytes: 13,
-            }),
-            posted(PostedWork::Fill { bytes: 14 }),
-            posted(PostedWork::Graph),
-            posted(PostedWork::Run {
-                module: 10,
-                index: 11,
-                launches: 3,
+            Told::Clock(TickClock {
+                ticks: [5, u64::MAX],
+                nanoseconds: [6, 7],
             }),
             Told::Kernel {
                 module: 10,
@@ -442,6 +329,7 @@ mod tests {
             &[0, 1, 0, 0, 0, 255, 255],
             &[0, 1, 0, 0, 0, 1, 0, 0xff],
             &[2, 0],
+            &[2, 0, 0, 0, 0, 2, 0, 0, 0, 1],
         ] {
             let read: Vec<_> = Reader::new(bytes).collect();
             assert_eq!(read, [Err(Damaged)], "{bytes:?}");

@@ -104,7 +104,6 @@ pub(crate) unsafe fn launch(
 }
 
 /// Tells the recorder what a kernel is.
-#[cold]
 pub(crate) fn record_facts(code: &'static Code, function: &Function) {
     recorder::kernel(function.module(), function.index(), || {
         let (owner, index) = (function.owner(), function.index());

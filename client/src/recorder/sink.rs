@@ -2,16 +2,18 @@
 //! taken from the server.
 //!
 //! Owns the open file, or the server's request, and the joining of calls with work. Called by `recorder`: by its
-//! thread, and when the process ends. Must not know who noted what is in the buffer.
+//! thread, and when the process ends. Must not know who wrote what is in threads' rings.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeSet, HashSet, VecDeque};
 use std::fmt;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::path::PathBuf;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use protocol::operations::{HoldReason, SPAN_BYTES, SPAN_COPY, TracePut, TraceTake};
+use cuda_abi::functions::Function;
+use protocol::operations::{HoldReason, SPAN_COPY, SpanReader, SpanRecord, TracePut, TraceTake};
 use rustix::process::{Resource, getrlimit};
 use rustix::time::{ClockId, clock_gettime};
 use trace::chrome::Writer;
@@ -19,13 +21,24 @@ use trace::event::{Clock, Process};
 use trace::join::{JoinError, Joiner, Span, SpanKind};
 use trace::name_pattern::{self, Facts, PatternError};
 use trace::output::Limited;
-use trace::told::{PostedWork, Told};
+use trace::thread_log::{Named, TickClock, named};
+use trace::told::Told;
 
-use super::{Buffer, Recorder, lock, now};
+use super::ring::Ring;
+use super::{Recorder, lock, ticks};
 use crate::session::connection::{Connection, LAST_WORD};
 
 /// Bytes of a record to the server: other threads' records wait while it is written.
 const PIECE: usize = 16 << 10;
+
+/// Bytes that threads told which are kept until they are in the file; what is more stays in threads' rings.
+const MOST_BACKLOG: usize = 64 << 20;
+
+/// How far two looks at both clocks are apart at least that tell how one goes beside the other.
+const CLOCK_SPAN: u64 = 10_000_000;
+
+/// Work that is written at a time, while the process' end may wait for it.
+const WORK_AT_A_TIME: usize = 2048;
 
 /// What fills the places of a file's name.
 struct Here;
@@ -88,8 +101,11 @@ impl std::error::Error for FileError {}
 #[derive(Debug)]
 struct OwnFile {
     joiner: Joiner<Limited<File>>,
-    /// How far streams had come in the round before: the times of what is before were told by then.
-    reached: HashMap<u32, u64>,
+    /// What threads told that is not in the file yet, and its bytes.
+    backlog: VecDeque<Vec<u8>>,
+    backlog_bytes: usize,
+    /// How far streams had come when spans were asked for before: those of what is before were told by then.
+    reached: Vec<(u32, u64)>,
     server_dropped: u64,
 }
 
@@ -104,28 +120,26 @@ enum Kind {
 #[derive(Debug)]
 pub(super) struct Sink {
     kind: Kind,
-    /// By where their names lie.
-    functions: HashMap<usize, u32>,
+    /// What was named already.
+    functions: HashSet<u16>,
     threads: BTreeSet<u32>,
     kernels: HashSet<(u64, u32)>,
-    /// When the buffer was emptied before: what was posted until then has been told.
-    emptied_ns: u64,
-    /// Streams that work was put into.
-    streams: BTreeSet<u32>,
-    /// Empty, with room for a round.
-    pub(super) emptied: Buffer,
+    /// When threads' rings were emptied before, in ticks and in nanoseconds: what was posted until then has been told.
+    emptied: (u64, u64),
+    /// A look at both clocks before that, or the first.
+    looked: (u64, u64),
 }
 
 impl Sink {
     fn of(kind: Kind) -> Self {
+        let now = ticks::both();
         Self {
             kind,
-            functions: HashMap::new(),
+            functions: HashSet::new(),
             threads: BTreeSet::new(),
             kernels: HashSet::new(),
-            emptied_ns: 0,
-            streams: BTreeSet::new(),
-            emptied: Buffer::default(),
+            emptied: now,
+            looked: now,
         }
     }
 
@@ -143,7 +157,7 @@ impl Sink {
         };
         let wall = clock_gettime(ClockId::Realtime);
         let clock = Clock {
-            monotonic_ns: now(),
+            monotonic_ns: ticks::nanoseconds(),
             wall_ns: wall.tv_sec.unsigned_abs() * 1_000_000_000 + wall.tv_nsec.unsigned_abs(),
             boot: text_of("/proc/sys/kernel/random/boot_id"),
         };
@@ -162,7 +176,9 @@ impl Sink {
         };
         Ok(Self::of(Kind::File(Box::new(OwnFile {
             joiner: Joiner::new(writer),
-            reached: HashMap::new(),
+            backlog: VecDeque::new(),
+            backlog_bytes: 0,
+            reached: Vec::new(),
             server_dropped: 0,
         }))))
     }
@@ -175,161 +191,206 @@ impl Sink {
         }
     }
 
-    /// Passes on what was recorded.
-    pub(super) fn round(
-        &mut self,
-        recorder: &Recorder,
-        taken: &Buffer,
-        last: bool,
-    ) -> Result<(), JoinError> {
+    /// Whether passing on takes longer than recording does.
+    pub(super) fn takes_long(&self) -> bool {
+        matches!(self.kind, Kind::File(_))
+    }
+
+    /// Empties threads' rings. Says whether there is more to do before they are emptied again.
+    pub(super) fn drain(&mut self, recorder: &Recorder, last: bool) -> Result<bool, JoinError> {
+        let mut pieces = Vec::new();
         let connection = recorder.connection;
-        let is_quiet = taken.calls.is_empty() && taken.posted.is_empty() && taken.dropped == 0;
-        let emptied_ns = std::mem::replace(&mut self.emptied_ns, now());
         match &self.kind {
-            // Nobody is woken for nothing.
-            Kind::Server(_) if is_quiet => Ok(()),
+            Kind::File(file) if file.backlog_bytes > MOST_BACKLOG && !last => {}
+            _ => self.tell(recorder, &mut pieces),
+        }
+        match &mut self.kind {
             Kind::Server(_) => {
-                let mut sent = Ok(());
-                self.tell(recorder, taken, emptied_ns, |piece| {
+                let until = Instant::now() + LAST_WORD;
+                for piece in pieces {
                     let put = TracePut { reserved: 0 };
                     // Given up only where nothing else is to be posted: the ring is lost by that.
-                    let posted = match last {
+                    let is_posted = match last {
                         true => {
-                            let until = Instant::now() + LAST_WORD;
                             let link = connection.link();
-                            link.post_until(0, 0, &put, &[piece], until).is_ok()
+                            link.post_until(0, 0, &put, &[&piece], until).is_ok()
                         }
-                        false => connection.post_with(&put, piece).is_ok(),
+                        false => connection.post_with(&put, &piece).is_ok(),
                     };
-                    if !posted {
-                        sent = Err(JoinError::Io(io::Error::other("the session is over")));
+                    if !is_posted {
+                        return Err(io::Error::other("the session is over").into());
                     }
-                });
-                sent
+                }
+                Ok(false)
             }
-            Kind::File(_) => {
-                let mut told = Vec::new();
-                self.tell(recorder, taken, emptied_ns, |piece| told.extend(piece));
-                let mut former = None;
-                for posted in &taken.posted {
-                    // Most work goes where the work before it went.
-                    if former.replace(posted.stream) != Some(posted.stream) {
-                        self.streams.insert(posted.stream);
-                    }
-                }
-                match &mut self.kind {
-                    Kind::File(file) => file.round(connection, &told, &mut self.streams, last),
-                    Kind::Server(_) => Ok(()),
-                }
+            Kind::File(file) => {
+                file.backlog_bytes += pieces.iter().map(Vec::len).sum::<usize>();
+                file.backlog.extend(pieces);
+                file.look(connection)?;
+                file.write_some()
             }
         }
     }
 
-    /// Puts a round into words.
-    fn tell(
+    /// Writes a part of what there is. Says whether there is more.
+    pub(super) fn write_some(&mut self) -> Result<bool, JoinError> {
+        match &mut self.kind {
+            Kind::File(file) => file.write_some(),
+            Kind::Server(_) => Ok(false),
+        }
+    }
+
+    /// Passes on the rest.
+    pub(super) fn finish(&mut self, recorder: &Recorder) -> Result<(), JoinError> {
+        let mut is_more = self.drain(recorder, true)?;
+        while is_more {
+            is_more = self.write_some()?;
+        }
+        if let Kind::File(file) = &mut self.kind {
+            std::thread::sleep(Duration::from_millis(2));
+            file.take_spans(recorder.connection)?;
+            file.joiner.finish(ticks::nanoseconds())?;
+        }
+        Ok(())
+    }
+
+    /// Puts what threads did into pieces of words.
+    fn tell(&mut self, recorder: &Recorder, pieces: &mut Vec<Vec<u8>>) {
+        let (before, now) = (self.emptied, ticks::both());
+        if now.1 >= before.1 + CLOCK_SPAN {
+            self.looked = before;
+        }
+        let clock = TickClock {
+            ticks: [self.looked.0, now.0],
+            nanoseconds: [self.looked.1, now.1],
+        };
+        let rings: Vec<_> = lock(&recorder.rings).clone();
+        let mut piece = Vec::new();
+        Told::Clock(clock).put(&mut piece);
+        let empty = piece.len();
+        let mut dropped = recorder.dropped.swap(0, Ordering::Relaxed);
+        let mut until_ns = before.1;
+        for ring in &rings {
+            let holding = self.tell_thread(recorder, ring, &mut piece, pieces);
+            if holding != 0 {
+                until_ns = until_ns.min(clock.nanoseconds(holding));
+            }
+            dropped += ring.take_dropped();
+        }
+        if rings.iter().any(|ring| ring.is_done()) {
+            lock(&recorder.rings).retain(|ring| !ring.is_done());
+        }
+        self.emptied = now;
+        if dropped > 0 {
+            Told::Dropped { count: dropped }.put(&mut piece);
+        }
+        // Nobody is woken for nothing.
+        if piece.len() > empty || !pieces.is_empty() || self.takes_long() {
+            Told::Until { time_ns: until_ns }.put(&mut piece);
+            pieces.push(piece);
+        }
+    }
+
+    /// Puts a thread's words behind what there is. Gives since when it holds something that is not among them.
+    fn tell_thread(
         &mut self,
         recorder: &Recorder,
-        taken: &Buffer,
-        emptied_ns: u64,
-        mut send: impl FnMut(&[u8]),
-    ) {
-        let mut piece = Vec::with_capacity(PIECE + (8 << 10));
-        let mut put = |told: Told<'_>| {
-            told.put(&mut piece);
+        ring: &Ring,
+        piece: &mut Vec<u8>,
+        pieces: &mut Vec<Vec<u8>>,
+    ) -> u64 {
+        let tid = ring.tid;
+        let mut words: Vec<u8> = Vec::new();
+        let mut put_words = |words: &mut Vec<u8>, piece: &mut Vec<u8>| {
+            if !words.is_empty() {
+                Told::Words { tid, words }.put(piece);
+                words.clear();
+            }
             if piece.len() >= PIECE {
-                send(&piece);
-                piece.clear();
+                pieces.push(std::mem::take(piece));
             }
         };
-        let (mut last, mut last_tid) = (None, None);
-        for call in &taken.calls {
-            let next = self.functions.len() as u32;
-            let place = call.name.as_ptr().addr();
-            // Most calls are as the one before.
-            let function = match last {
-                Some((known, number)) if known == place => number,
-                _ => *self.functions.entry(place).or_insert_with(|| {
-                    put(Told::Function {
-                        number: next,
-                        name: call.name,
-                    });
-                    next
-                }),
-            };
-            last = Some((place, function));
-            if last_tid.replace(call.tid) != Some(call.tid) && self.threads.insert(call.tid) {
-                let name = text_of(&format!("/proc/self/task/{}/comm", call.tid));
-                put(Told::Thread {
-                    tid: call.tid,
-                    name: &name,
-                });
-            }
-            put(Told::Call {
-                function,
-                tid: call.tid,
-                began_ns: call.began_ns,
-                ended_ns: call.ended_ns,
-                correlation: call.correlation,
-            });
-        }
-        for posted in &taken.posted {
-            if let PostedWork::Kernel { module, index, .. } | PostedWork::Run { module, index, .. } =
-                posted.work
-                && !self.kernels.contains(&(module, index))
-                && let Some(facts) = lock(&recorder.kernels).get(&(module, index))
+        let holding = ring.take(|record| {
+            if let Some(name) = named(record)
+                && let Some(told) = self.name(recorder, name)
             {
+                put_words(&mut words, piece);
+                piece.extend(told);
+            }
+            words.extend(record.iter().flat_map(|word| word.to_le_bytes()));
+            if words.len() >= PIECE {
+                put_words(&mut words, piece);
+            }
+        });
+        if !words.is_empty() && self.threads.insert(tid) {
+            let name = text_of(&format!("/proc/self/task/{tid}/comm"));
+            Told::Thread { tid, name: &name }.put(piece);
+        }
+        put_words(&mut words, piece);
+        holding
+    }
+
+    /// What is told of a function or kernel that was not named before.
+    fn name(&mut self, recorder: &Recorder, name: Named) -> Option<Vec<u8>> {
+        let mut told = Vec::new();
+        match name {
+            Named::Function(number) => {
+                if !self.functions.insert(number) {
+                    return None;
+                }
+                let name = Function::from_number(number)?.name();
+                let number = number.into();
+                Told::Function { number, name }.put(&mut told);
+            }
+            Named::Kernel(module, index) => {
+                if self.kernels.contains(&(module, index)) {
+                    return None;
+                }
+                let kernels = lock(&recorder.kernels);
+                let facts = kernels.get(&(module, index))?;
                 self.kernels.insert((module, index));
-                put(Told::Kernel {
+                Told::Kernel {
                     module,
                     index,
                     shared_bytes: facts.shared_bytes,
                     registers: facts.registers,
                     name: &facts.name,
-                });
+                }
+                .put(&mut told);
             }
-            put(Told::Posted(*posted));
         }
-        if taken.dropped > 0 {
-            put(Told::Dropped {
-                count: taken.dropped,
-            });
-        }
-        put(Told::Until {
-            time_ns: emptied_ns,
-        });
-        if !piece.is_empty() {
-            send(&piece);
-        }
+        Some(told)
     }
 }
 
 impl OwnFile {
-    fn round(
-        &mut self,
-        connection: &Connection,
-        told: &[u8],
-        streams: &mut BTreeSet<u32>,
-        last: bool,
-    ) -> Result<(), JoinError> {
-        self.joiner.told(told)?;
-        // Before the times are asked for: those of what was done by now come with them, or a moment later.
-        let now_reached = streams
-            .iter()
-            .map(|&stream| (stream, connection.link().completed(stream)));
-        let now_reached = now_reached.collect();
+    /// Takes the spans that there are, and looks how far streams are.
+    fn look(&mut self, connection: &Connection) -> Result<(), JoinError> {
+        // Before the spans are asked for: those of what was done by now come with them, or a moment later.
+        let reached = |stream| (stream, connection.link().completed(stream));
+        let reached = self.joiner.waiting_streams().map(reached).collect();
         self.take_spans(connection)?;
-        for (stream, until) in std::mem::replace(&mut self.reached, now_reached) {
+        for (stream, until) in std::mem::replace(&mut self.reached, reached) {
             self.joiner.reached(stream, until);
         }
-        if last {
-            std::thread::sleep(Duration::from_millis(2));
-            self.take_spans(connection)?;
-            self.joiner.finish(now())?;
-        } else {
-            self.joiner.write(now())?;
-            self.joiner.flush(now())?;
-        }
         Ok(())
+    }
+
+    fn write_some(&mut self) -> Result<bool, JoinError> {
+        if let Some(piece) = self.backlog.pop_front() {
+            self.backlog_bytes -= piece.len();
+            self.joiner.told(&piece)?;
+        }
+        let now = match self.backlog.is_empty() {
+            true => ticks::nanoseconds(),
+            // What was not told yet is no reason to lose patience.
+            false => 0,
+        };
+        let is_more = self.joiner.write(now, WORK_AT_A_TIME)? || !self.backlog.is_empty();
+        if !is_more {
+            self.joiner.flush(ticks::nanoseconds())?;
+        }
+        Ok(is_more)
     }
 
     /// Asks the server for the times that it has.
@@ -339,27 +400,26 @@ impl OwnFile {
             let since = dropped.saturating_sub(self.server_dropped);
             self.joiner.dropped(since);
             self.server_dropped = self.server_dropped.max(dropped);
-            if reply.data.len() < SPAN_BYTES {
+            if reply.data.is_empty() {
                 break;
             }
-            for span in reply.data.chunks_exact(SPAN_BYTES) {
-                let word = |at: usize| {
-                    let bytes = span[at..at + 8].try_into().unwrap_or_default();
-                    u64::from_le_bytes(bytes)
+            for record in SpanReader::new(&reply.data) {
+                // The server writes no others.
+                let Ok(SpanRecord::Span(span)) = record else {
+                    break;
                 };
-                let device = word(32);
-                let number = device as u32;
+                let number = span.device;
                 let ordinal = connection
                     .devices()
                     .iter()
                     .position(|device| device.number == number);
                 self.joiner.ran(Span {
-                    stream: word(0) as u32,
-                    sequence: word(8),
-                    began_ns: word(16),
-                    ended_ns: word(24),
+                    stream: span.at.stream,
+                    sequence: span.at.sequence,
+                    began_ns: span.began,
+                    ended_ns: span.ended,
                     device: ordinal.map_or(number, |ordinal| ordinal as u32),
-                    kind: match device >> 32 {
+                    kind: match span.kind {
                         SPAN_COPY => SpanKind::Copy,
                         kind => HoldReason::of_span(kind).map_or(SpanKind::Kernel, |why| {
                             SpanKind::Held {

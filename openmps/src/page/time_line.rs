@@ -13,11 +13,12 @@ use daemon_interface::time_lines::{Recorded, TimeLines};
 use engine::clock;
 use parking_lot::Mutex;
 use protocol::control_messages::{RecordedPart, TimeLineRequest};
-use protocol::operations::{HoldReason, SPAN_BYTES, SPAN_COPY, SPAN_REACHED};
+use protocol::operations::{At, HoldReason, OperationSpan, SPAN_COPY, SpanReader, SpanRecord};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use trace::event::Place;
-use trace::told::{PostedWork, Reader, Told};
+use trace::thread_log::{ThreadRecord, ThreadsReader};
+use trace::told::{Damaged, PostedWork, Reader, Told};
 
 use crate::usage::printable;
 
@@ -142,9 +143,6 @@ fn record(seconds: u64) -> Result<Recording, String> {
     Ok(recording)
 }
 
-/// A stream and a place in it.
-type At = (u32, u64);
-
 /// What a span tells of, as the page draws it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Kind {
@@ -163,20 +161,12 @@ impl Kind {
     }
 }
 
-#[derive(Clone, Copy, Debug)]
-struct Span {
-    device: u32,
-    at: At,
-    kind: u64,
-    began: u64,
-    ended: u64,
-}
-
 #[derive(Debug, Default)]
 struct Client {
     pid: i32,
     program: String,
-    spans: Vec<Span>,
+    spans: Vec<OperationSpan>,
+    threads: ThreadsReader,
     posted: HashMap<At, PostedWork>,
     kernels: HashMap<(u64, u32), String>,
     dropped: u64,
@@ -227,40 +217,42 @@ impl Recording {
         };
         match part {
             RecordedPart::Spans(bytes) => {
-                for span in bytes.chunks_exact(SPAN_BYTES) {
-                    let word = |at: usize| {
-                        let bytes = span[at..at + 8].try_into().unwrap_or_default();
-                        u64::from_le_bytes(bytes)
-                    };
-                    let kind = word(32) >> 32;
-                    if kind == SPAN_REACHED {
+                for record in SpanReader::new(&bytes).map_while(Result::ok) {
+                    let SpanRecord::Span(span) = record else {
                         continue;
-                    }
+                    };
                     if spans >= SPANS {
                         client.dropped += 1;
                         continue;
                     }
                     spans += 1;
-                    client.spans.push(Span {
-                        device: word(32) as u32,
-                        at: (word(0) as u32, word(8)),
-                        kind,
-                        began: word(16),
-                        ended: word(24),
-                    });
+                    client.spans.push(span);
                 }
             }
             // What cannot be read, and all behind it, is the client's matter.
             RecordedPart::Told(bytes) => {
                 for told in Reader::new(&bytes).map_while(Result::ok) {
                     match told {
-                        Told::Posted(work) if posted < POSTED => {
-                            posted += 1;
-                            client
-                                .posted
-                                .insert((work.stream, work.sequence), work.work);
+                        Told::Words { tid, words } => {
+                            let read = client.threads.read(tid, words, |record| {
+                                match record {
+                                    ThreadRecord::Posted(work) if posted < POSTED => {
+                                        posted += 1;
+                                        let at = At {
+                                            stream: work.stream,
+                                            sequence: work.sequence,
+                                        };
+                                        client.posted.insert(at, work.work);
+                                    }
+                                    ThreadRecord::Posted(_) => client.dropped += 1,
+                                    ThreadRecord::Call(_) => {}
+                                }
+                                Ok::<_, Damaged>(())
+                            });
+                            if read.is_err() {
+                                break;
+                            }
                         }
-                        Told::Posted(_) => client.dropped += 1,
                         Told::Kernel {
                             module,
                             index,
@@ -334,7 +326,7 @@ impl Client {
     /// What was done and waited for by device, stream and kind, oldest first, in microseconds from the beginning on.
     fn tracks(&mut self, (began, end): (u64, u64), names: &mut Names) -> Tracks {
         // Pieces of one operation are one.
-        let mut whole: BTreeMap<(u32, At, u64), (u64, u64)> = BTreeMap::new();
+        let mut whole: HashMap<(u32, At, u64), (u64, u64)> = HashMap::new();
         let mut tracks = Tracks::new();
         let draw = |(from, to): (u64, u64), name| {
             let (from, to) = (from.clamp(began, end), to.clamp(began, end));
@@ -350,7 +342,7 @@ impl Client {
                 let name = names.number(why.text());
                 let drawn = draw((span.began, span.ended), name);
                 tracks
-                    .entry((span.device, span.at.0, kind))
+                    .entry((span.device, span.at.stream, kind))
                     .or_default()
                     .extend(drawn);
                 continue;
@@ -363,7 +355,7 @@ impl Client {
             let name = names.number(&self.name(self.posted.get(&at), kind == SPAN_COPY));
             let drawn = draw(times, name);
             tracks
-                .entry((device, at.0, Kind::Work))
+                .entry((device, at.stream, Kind::Work))
                 .or_default()
                 .extend(drawn);
         }
@@ -476,131 +468,4 @@ fn table(lines: Vec<(u64, Kind, Option<usize>, u64)>) -> Vec<Value> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use trace::told::Posted;
-
-    fn span(stream: u64, sequence: u64, began: u64, ended: u64, kind: u64) -> Vec<u8> {
-        let words = [stream, sequence, began, ended, kind << 32];
-        words.iter().flat_map(|word| word.to_le_bytes()).collect()
-    }
-
-    fn spans(all: &[Vec<u8>]) -> RecordedPart {
-        RecordedPart::Spans(all.concat().into())
-    }
-
-    #[test]
-    fn work_has_names_and_waits_have_reasons() {
-        let mut recording = Recording::new(1_000_000, 10);
-        let mut told = Vec::new();
-        Told::Kernel {
-            module: 3,
-            index: 1,
-            shared_bytes: 0,
-            registers: 0,
-            name: "chu\u{1b}rn",
-        }
-        .put(&mut told);
-        Told::Posted(Posted {
-            stream: 5,
-            sequence: 2,
-            context: 0,
-            correlation: 0,
-            work: PostedWork::Kernel {
-                module: 3,
-                index: 1,
-                grid: [1; 3],
-                block: [1; 3],
-                shared_bytes: 0,
-            },
-        })
-        .put(&mut told);
-        recording.take(7, RecordedPart::Told(told.into()));
-        recording.take(
-            7,
-            spans(&[
-                span(5, 1, 0, 900_000, 0),
-                // Two pieces of one operation, and one that began before.
-                span(5, 2, 1_500_000, 1_600_000, 0),
-                span(5, 2, 1_700_000, 1_900_000, 0),
-                span(5, 3, 900_000, 1_100_000, SPAN_COPY),
-                span(5, 2, 1_200_000, 1_500_000, HoldReason::Others.span_kind()),
-                span(5, 2, 1_100_000, 1_150_000, HoldReason::Event.span_kind()),
-                span(5, 3, 0, 0, SPAN_REACHED),
-            ]),
-        );
-        recording.take(7, RecordedPart::Dropped { count: 4 });
-        recording.take(7, RecordedPart::Told(vec![99].into()));
-        let told = recording.told();
-        let name = |text: &str| {
-            let names = told["names"].as_array().unwrap();
-            names.iter().position(|name| name == text).expect(text)
-        };
-        let client = &told["clients"][0];
-        assert_eq!(
-            (&client["session"], &client["dropped"]),
-            (&json!(7), &json!(4))
-        );
-        let track = |kind| {
-            let tracks = client["tracks"].as_array().unwrap();
-            let found = tracks.iter().find(|track| track["kind"] == kind);
-            found.unwrap()["spans"].clone()
-        };
-        let (copy, kernel) = (name("copy"), name("chu\\u{1b}rn"));
-        assert_eq!(
-            track("work"),
-            json!([[0, 100, copy, 1], [500, 400, kernel, 1]])
-        );
-        let others = name("others have the device");
-        assert_eq!(track("wait"), json!([[200, 300, others, 1]]));
-        assert_eq!(track("hold")[0][1], 50);
-        let first = json!([7, "work", kernel, 1, 400, 400]);
-        assert_eq!(told["table"][0], first);
-        assert_eq!(told["table"].as_array().unwrap().len(), 4);
-    }
-
-    #[test]
-    fn what_is_too_much_is_put_together_or_counted() {
-        let mut recording = Recording::new(0, 10);
-        let one = |index: u64| span(1, index, index * 1_000, index * 1_000 + 500, 0);
-        let some: Vec<_> = (0..500_000).map(one).collect();
-        for _ in 0..3 {
-            recording.take(1, spans(&some));
-        }
-        for session in 0..100 {
-            recording.take(session, spans(&[one(1)]));
-        }
-        assert_eq!((recording.clients.len(), recording.spans), (CLIENTS, SPANS));
-        assert_eq!(recording.left_out, 100 - CLIENTS as u64);
-        let told = recording.told();
-        let track = told["clients"][1]["tracks"][0]["spans"].as_array().unwrap();
-        assert!(track.len() <= ALL_DRAWN / CLIENTS, "{}", track.len());
-        let counted = |track: &[Value]| track.iter().map(|it| it[3].as_u64().unwrap()).sum::<u64>();
-        assert_eq!(counted(track), 500_000, "each operation once");
-        // Of many names, far from each other.
-        let mut drawn: Vec<Drawn> = (0..100_000)
-            .map(|at| (at * 90, 1, Some(at as usize), 1))
-            .collect();
-        put_together(&mut drawn, 10_000_000, 50);
-        assert!(drawn.len() <= 50 && drawn.iter().map(|it| it.3).sum::<u64>() == 100_000);
-        assert!(drawn[0].2.is_none(), "of several names");
-    }
-
-    #[test]
-    fn one_is_recorded_at_a_time() {
-        let line = Arc::new(TimeLine::default());
-        let state = || serde_json::from_slice::<Value>(&line.now()).unwrap()["state"].clone();
-        assert_eq!(state(), "nothing");
-        for seconds in [0, 11, u64::MAX] {
-            let seconds = Some(seconds);
-            assert!(line.start(&Wanted { seconds }).is_err());
-        }
-        *line.0.lock() = State::Recording(Instant::now());
-        assert_eq!(state(), "recording");
-        assert!(
-            line.start(&Wanted::default())
-                .unwrap_err()
-                .contains("wait for it")
-        );
-    }
-}
+mod tests;

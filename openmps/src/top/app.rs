@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use super::kernels::KernelTable;
 use super::order::{Grouping, Sort};
 use crate::usage::{ClientUsage, DeviceUsage, Usage};
 
@@ -23,6 +24,8 @@ pub enum Mode {
     List,
     /// All that is known of the selected client.
     Detail,
+    /// Which kernels it runs, since it is recorded.
+    Kernels(KernelTable),
     /// What keys do.
     Help,
     /// A filter is being typed; the former one, for who goes back.
@@ -61,6 +64,8 @@ pub enum Action {
     Quit,
     /// Have the daemon carry this out.
     Command(String),
+    /// Have the client of this process id recorded as long as its kernels are shown.
+    WatchKernels(i32),
 }
 
 /// A line of the list.
@@ -128,11 +133,29 @@ impl App {
         {
             self.selected = keys.first().copied();
             // What was asked was about the one who has left.
-            if matches!(self.mode, Mode::Ask(..) | Mode::Detail) {
+            if matches!(self.mode, Mode::Ask(..) | Mode::Detail | Mode::Kernels(_)) {
                 self.mode = Mode::List;
                 self.show_message("the client has left");
             }
         }
+    }
+
+    /// Whether the selected client's kernels are shown.
+    pub fn shows_kernels(&self) -> bool {
+        matches!(self.mode, Mode::Kernels(_))
+    }
+
+    /// Takes what is known of them, if they are shown.
+    pub fn set_kernels(&mut self, table: KernelTable) {
+        if let Mode::Kernels(shown) = &mut self.mode {
+            *shown = table;
+        }
+    }
+
+    /// Shows the list, and a line until the next look.
+    pub fn close(&mut self, text: &str) {
+        self.mode = Mode::List;
+        self.show_message(text);
     }
 
     /// Shows a line until the next look.

@@ -9,6 +9,7 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Cell, Clear, Paragraph, Row as TableRow, Table};
 
 use super::app::{App, Mode, Row};
+use super::kernels::{KernelTable, Sum};
 use super::order::Sort;
 use crate::usage::{ClientUsage, DeviceUsage, Wait};
 
@@ -33,6 +34,12 @@ pub fn screen(frame: &mut Frame<'_>, app: &App) {
                 over(frame, "client", detail(device, client));
             }
         }
+        Mode::Kernels(table) => {
+            if let Some((_, client)) = app.selected() {
+                let height = frame.area().height.saturating_sub(2).into();
+                over(frame, "kernels", kernels(client, table, height));
+            }
+        }
         Mode::Help => over(frame, "keys", HELP.lines().map(Line::from).collect()),
         Mode::List | Mode::Filter(_) | Mode::Ask(..) => {}
     }
@@ -49,6 +56,7 @@ Enter       all that is known of it
 s           sort by the next column
 /           only clients with a text in them
 g           clients of a group together, then of a pod
+t           which kernels it runs: it is recorded while they are shown
 p           change its active thread percentage
 m           change how much memory it may have
 e           end it
@@ -298,6 +306,57 @@ fn detail(device: &DeviceUsage, client: &ClientUsage) -> Vec<Line<'static>> {
     .collect()
 }
 
+/// Streams of which there is a line.
+const STREAMS_SHOWN: usize = 4;
+
+/// A client's kernels and streams, in so many lines at most.
+fn kernels(client: &ClientUsage, table: &KernelTable, most: usize) -> Vec<Line<'static>> {
+    let all: u64 = table.kernels.iter().map(|(_, sum)| sum.nanoseconds).sum();
+    let row = |sum: &Sum, name: &str| {
+        let part = sum.nanoseconds as f64 / all.max(1) as f64;
+        let mean = sum.nanoseconds as f64 / sum.count.max(1) as f64 / 1e3;
+        format!(
+            "{:>4} %{:>10}{mean:>12.1}  {name}",
+            percent(part),
+            sum.count
+        )
+    };
+    let mut lines = vec![match &table.over {
+        Some(why) => format!("{} ({}): {why}", client.title(), client.pid),
+        None => format!(
+            "{} ({}), recorded for {} s; any key ends it",
+            client.title(),
+            client.pid,
+            table.seconds
+        ),
+    }];
+    let head = |what: &str| format!("  TIME     COUNT     MEAN µs  {what}");
+    let streams = table.streams.iter().take(STREAMS_SHOWN);
+    let streams: Vec<_> = streams
+        .map(|(stream, sum)| row(sum, &format!("stream {stream}")))
+        .collect();
+    let room = most.saturating_sub(streams.len() + 5);
+    lines.push(head("KERNEL"));
+    let shown = table.kernels.iter().take(room);
+    lines.extend(shown.map(|(name, sum)| row(sum, name)));
+    match table.kernels.len().saturating_sub(room) {
+        0 if all == 0 => lines.push("nothing has run yet".to_owned()),
+        0 => {}
+        more => lines.push(format!("and {more} more")),
+    }
+    if !streams.is_empty() {
+        lines.push(head("STREAM"));
+        lines.extend(streams);
+    }
+    if table.dropped > 0 {
+        lines.push(format!(
+            "{} found no room and are not counted",
+            table.dropped
+        ));
+    }
+    lines.into_iter().map(Line::from).collect()
+}
+
 fn waited_for(device: &DeviceUsage, wait: &Wait) -> String {
     let other = device
         .clients
@@ -386,6 +445,7 @@ mod tests {
     use ratatui::backend::TestBackend;
     use ratatui::crossterm::event::KeyCode;
 
+    use super::super::app::Action;
     use super::super::app::tests::usage;
     use super::super::order::Grouping;
     use super::*;
@@ -449,10 +509,51 @@ mod tests {
     }
 
     #[test]
+    fn kernels_have_their_count_mean_and_share() {
+        let mut app = App::new(Sort::Kernels, String::new(), Grouping::No);
+        app.update(usage());
+        assert_eq!(app.key(KeyCode::Char('t')), Action::WatchKernels(4002));
+        let nothing = lines(&app).join("\n");
+        assert!(nothing.contains("nothing has run yet"), "{nothing}");
+        let sum = |count, nanoseconds| Sum { count, nanoseconds };
+        let mut table = KernelTable {
+            seconds: 3,
+            kernels: (0..30)
+                .map(|at| (format!("other{at}"), sum(1, 0)))
+                .collect(),
+            streams: vec![(2, sum(12_000, 4_000_000))],
+            dropped: 7,
+            over: None,
+        };
+        table
+            .kernels
+            .insert(0, ("gemm".to_owned(), sum(2_000, 3_000_000)));
+        table
+            .kernels
+            .insert(1, ("copies and fills".to_owned(), sum(10_000, 1_000_000)));
+        app.set_kernels(table);
+        let shown = lines(&app);
+        let of = |text: &str| {
+            let line = shown.iter().find(|line| line.contains(text)).expect(text);
+            line.trim_matches(['│', ' ']).to_owned()
+        };
+        assert_eq!(
+            of("recorded"),
+            "train.py (4002), recorded for 3 s; any key ends it"
+        );
+        assert_eq!(of("gemm"), "75 %      2000         1.5  gemm");
+        assert_eq!(of("stream 2"), "100 %     12000         0.3  stream 2");
+        assert!(of("more").starts_with("and 1"), "{shown:?}");
+        assert_eq!(of("no room"), "7 found no room and are not counted");
+        assert_eq!(app.key(KeyCode::Enter), Action::Nothing);
+        assert!(!app.shows_kernels());
+    }
+
+    #[test]
     fn any_size_of_screen_will_do() {
         let mut app = App::new(Sort::Kernels, String::new(), Grouping::Groups);
         app.update(usage());
-        for mode in ['?', 'x', 'e', 'n', '/'] {
+        for mode in ['?', 'x', 't', 'x', 'e', 'n', '/'] {
             app.key(KeyCode::Char(mode));
             for (width, height) in [(1, 1), (3, 2), (20, 4), (80, 1), (300, 100)] {
                 let mut terminal =

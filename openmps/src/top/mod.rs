@@ -7,6 +7,7 @@
 
 mod app;
 mod draw;
+mod kernels;
 mod order;
 
 use std::io::IsTerminal;
@@ -20,6 +21,7 @@ use ratatui::backend::TestBackend;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
 
 use self::app::{Action, App};
+use self::kernels::KernelWatch;
 use self::order::{Grouping, Sort};
 use crate::command;
 use crate::machine;
@@ -124,7 +126,13 @@ fn event_loop(
 ) -> Result<()> {
     app.update(usage::between(None, &earlier));
     let mut next = Instant::now() + interval;
+    let mut watch: Option<KernelWatch> = None;
     loop {
+        // Nobody is recorded for longer than somebody looks.
+        watch = watch.filter(|_| app.shows_kernels());
+        if let Some(watch) = &watch {
+            app.set_kernels(watch.table());
+        }
         terminal.draw(|frame| draw::screen(frame, app))?;
         let left = next.saturating_duration_since(Instant::now());
         if event::poll(left)? {
@@ -141,6 +149,10 @@ fn event_loop(
                 Action::Quit => return Ok(()),
                 Action::Nothing => {}
                 Action::Command(line) => app.show_message(&carry_out(&line)),
+                Action::WatchKernels(pid) => match KernelWatch::begin(pid) {
+                    Ok(begun) => watch = Some(begun),
+                    Err(error) => app.close(&format!("{error:#}")),
+                },
             }
             continue;
         }

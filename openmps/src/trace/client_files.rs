@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use daemon_interface::time_lines::Recorded;
 use protocol::control_messages::{RecordedClient, RecordedPart};
-use protocol::operations::{HoldReason, SPAN_BYTES, SPAN_COPY, SPAN_REACHED};
+use protocol::operations::{HoldReason, SPAN_COPY, SpanReader, SpanRecord};
 use rustix::process::{Resource, getrlimit};
 use rustix::time::{ClockId, clock_gettime};
 use trace::chrome::Writer;
@@ -291,7 +291,8 @@ impl ClientFiles {
             let Some((_, joiner)) = client.file.as_mut().filter(|_| client.changed) else {
                 continue;
             };
-            if let Err(error) = joiner.write(now).and_then(|()| joiner.flush(now)) {
+            let written = joiner.write(now, usize::MAX);
+            if let Err(error) = written.and_then(|_| joiner.flush(now)) {
                 failed.push((session, error));
             }
             client.changed = joiner.is_waiting();
@@ -363,32 +364,29 @@ fn who(client: &RecordedClient) -> String {
 
 /// Takes the times that a server sent.
 fn spans(bytes: &[u8], joiner: &mut Joiner<Limited<File>>) -> std::io::Result<()> {
-    for span in bytes.chunks_exact(SPAN_BYTES) {
-        let word = |at: usize| {
-            let bytes = span[at..at + 8].try_into().unwrap_or_default();
-            u64::from_le_bytes(bytes)
+    for record in SpanReader::new(bytes) {
+        let span = match record.map_err(std::io::Error::other)? {
+            SpanRecord::Span(span) => span,
+            SpanRecord::Reached(at) => {
+                joiner.reached(at.stream, at.sequence);
+                continue;
+            }
         };
-        let (stream, sequence, device) = (word(0) as u32, word(8), word(32));
-        match device >> 32 {
-            SPAN_REACHED => joiner.reached(stream, sequence),
-            kind => joiner.ran(Span {
-                stream,
-                sequence,
-                began_ns: word(16),
-                ended_ns: word(24),
-                device: device as u32,
-                kind: match kind {
-                    SPAN_COPY => SpanKind::Copy,
-                    kind => {
-                        HoldReason::of_span(kind).map_or(SpanKind::Kernel, |why| SpanKind::Held {
-                            why: why.text(),
-                            is_others: why.is_others(),
-                            is_order: why.is_order(),
-                        })
-                    }
-                },
-            })?,
-        }
+        joiner.ran(Span {
+            stream: span.at.stream,
+            sequence: span.at.sequence,
+            began_ns: span.began,
+            ended_ns: span.ended,
+            device: span.device,
+            kind: match span.kind {
+                SPAN_COPY => SpanKind::Copy,
+                kind => HoldReason::of_span(kind).map_or(SpanKind::Kernel, |why| SpanKind::Held {
+                    why: why.text(),
+                    is_others: why.is_others(),
+                    is_order: why.is_order(),
+                }),
+            },
+        })?;
     }
     Ok(())
 }

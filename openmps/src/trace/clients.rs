@@ -26,6 +26,12 @@ const ROUND: Duration = Duration::from_millis(50);
 /// For how long what was recorded before the end is waited for: twice what it takes from client to server to here.
 const LATE: Duration = Duration::from_millis(200);
 
+/// Nothing has come for so long when all was read that was there.
+const IDLE: Duration = Duration::from_millis(1);
+
+/// How long what came before the end may take to be read where this process cannot keep up.
+const BEHIND: Duration = Duration::from_secs(10);
+
 /// What is to be recorded.
 #[derive(Debug)]
 pub struct RecordingRequest<'a> {
@@ -56,19 +62,23 @@ pub fn record(request: &RecordingRequest<'_>) -> Result<ExitCode> {
     let asked = TimeLineRequest { pid: request.pid };
     let lines = TimeLines::record(request.socket, asked, PATIENCE);
     let lines = lines.map_err(|error| no_daemon(error, request.socket))?;
+    // Where all processors are busy, those that are recorded come first: servers keep what comes meanwhile.
+    rustix::process::nice(19).ok();
     let mut files = ClientFiles::new(pattern, request.force);
     let mut progress = Progress::new();
     let begun = Instant::now();
     let mut ends_at = request.time.and_then(|time| begun.checked_add(time));
     let mut written_at = begun;
     loop {
-        match lines.next(ROUND) {
+        let is_late = ends_at.is_some_and(|end| Instant::now() >= end + LATE);
+        let mut is_idle = false;
+        match lines.next(if is_late { IDLE } else { ROUND }) {
             Ok(Some(Recorded::End)) => {
                 progress.print("the daemon has ended, and with it the recording");
                 break;
             }
             Ok(Some(recorded)) => files.add(recorded, &mut progress),
-            Ok(None) => {}
+            Ok(None) => is_idle = true,
             Err(ViewError::Refused(why)) => bail!("the daemon refuses: {why}"),
             Err(error) => {
                 files.finish(&mut progress);
@@ -86,7 +96,8 @@ pub fn record(request: &RecordingRequest<'_>) -> Result<ExitCode> {
             ends_at = Some(now);
         }
         let over = request.pid.is_some() && files.is_over();
-        if over || ends_at.is_some_and(|end| now >= end + LATE) {
+        let is_read = |end| (is_late && is_idle) || now >= end + LATE + BEHIND;
+        if over || ends_at.is_some_and(is_read) {
             break;
         }
     }

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use super::query::{FIELDS, Query};
+use super::query::{FIELDS, ProcessField, Query};
 use crate::gpus::ComputeMode;
 
 /// What `--help` prints.
@@ -17,6 +17,8 @@ nvidia-smi [-i ID] -c MODE                set the compute mode: DEFAULT, PROHIBI
 nvidia-smi --query-gpu=FIELD,... --format=csv[,noheader][,nounits]
     fields: gpu_uuid (uuid), gpu_name (name), gpu_bus_id (pci.bus_id), memory.total, memory.used,
             memory.free, compute_mode, index, count, driver_version
+nvidia-smi --query-compute-apps=FIELD,... --format=csv[,noheader][,nounits]
+    fields: pid, process_name (name), used_gpu_memory (used_memory), gpu_name, gpu_uuid, gpu_bus_id
 nvidia-smi pmon [-s mu] [-c COUNT] [-d SECONDS]
                                           the processes of each device, a round each second
 
@@ -44,6 +46,8 @@ pub enum Action {
     Mode(ComputeMode),
     /// Some facts of each device.
     Query(Query),
+    /// Some facts of each process.
+    ProcessQuery(Query<ProcessField>),
     /// The processes of each device.
     Processes {
         /// So many times; None for ever.
@@ -73,7 +77,7 @@ pub fn parse(arguments: &[String]) -> Result<Options, Refused> {
     }
     let mut gpus = Vec::new();
     let mut action = None;
-    let (mut fields, mut format) = (None, None);
+    let (mut fields, mut of_processes, mut format) = (None, None, None);
     let mut words = Words::new(arguments);
     while let Some(option) = words.next_option() {
         let asked = match option.as_str() {
@@ -95,6 +99,10 @@ pub fn parse(arguments: &[String]) -> Result<Options, Refused> {
                 fields = Some(words.value(&option)?);
                 continue;
             }
+            "--query-compute-apps" => {
+                of_processes = Some(words.value(&option)?);
+                continue;
+            }
             "--format" => {
                 format = Some(words.value(&option)?);
                 continue;
@@ -114,18 +122,29 @@ pub fn parse(arguments: &[String]) -> Result<Options, Refused> {
             ));
         }
     }
-    let action = match (action, fields, format) {
-        (Some(action), None, None) => action,
-        (None, Some(fields), Some(format)) => Action::Query(Query::parse(&fields, &format)?),
-        (None, Some(_), None) => {
+    let action = match (action, fields, of_processes, format) {
+        (Some(action), None, None, None) => action,
+        (None, Some(fields), None, Some(format)) => Action::Query(Query::parse(&fields, &format)?),
+        (None, None, Some(fields), Some(format)) => {
+            Action::ProcessQuery(Query::parse_processes(&fields, &format)?)
+        }
+        (None, Some(_), Some(_), _) => {
+            return refuse("--query-gpu and --query-compute-apps do not go together.".into());
+        }
+        (None, Some(_), None, None) => {
             return refuse("--query-gpu needs --format=csv too.".into());
         }
-        (None, None, Some(_)) => {
+        (None, None, Some(_), None) => {
+            return refuse("--query-compute-apps needs --format=csv too.".into());
+        }
+        (None, None, None, Some(_)) => {
             return refuse(format!("--format goes with --query-gpu={}.", FIELDS[0].0));
         }
-        (None, None, None) => Action::Table,
-        (Some(_), _, _) => {
-            return refuse("--query-gpu and --format go with -i only.".into());
+        (None, None, None, None) => Action::Table,
+        (Some(_), ..) => {
+            return refuse(
+                "--query-gpu, --query-compute-apps and --format go with -i only.".into(),
+            );
         }
     };
     Ok(Options { action, gpus })

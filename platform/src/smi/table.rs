@@ -28,18 +28,19 @@ fn rule(text: &mut String, of: char) {
 /// The last part of a program's path, in characters that a terminal shows.
 fn short(name: &str) -> String {
     let last = name.rsplit('/').next().unwrap_or(name);
-    let first = last.split_whitespace().next().unwrap_or("-");
-    first.chars().filter(|it| !it.is_control()).collect()
+    printable(last.split_whitespace().next().unwrap_or("-"))
+}
+
+/// A name in characters that a terminal shows.
+pub(super) fn printable(name: &str) -> String {
+    name.chars().filter(|it| !it.is_control()).collect()
 }
 
 /// As in the kernel's list of processes, where others look for it: at most 15 characters.
 fn command(process: &Process) -> String {
     let name = process.label.clone();
     let name = name.unwrap_or_else(|| short(&process.name));
-    name.chars()
-        .filter(|it| !it.is_control())
-        .take(15)
-        .collect()
+    printable(&name).chars().take(15).collect()
 }
 
 fn kind(process: &Process) -> &'static str {
@@ -110,7 +111,7 @@ pub(super) fn table(machine: &mut dyn Machine, gpus: &[Gpu]) -> String {
             Some(label) => format!("{label} ({})", process.name),
             None => process.name.clone(),
         };
-        let name: String = name.chars().filter(|it| !it.is_control()).collect();
+        let name = printable(&name);
         line(
             &mut text,
             &row([

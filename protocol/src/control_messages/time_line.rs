@@ -32,7 +32,7 @@ alternatives! {
     /// What a server sends of a client that is recorded.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub enum RecordedPart: u8 {
-        /// When the device worked, as spans of [`SPAN_BYTES`](crate::operations::SPAN_BYTES) bytes.
+        /// When the device worked: a piece for a [`SpanReader`](crate::operations::SpanReader).
         Spans(bytes: Box<[u8]>) = 0,
         /// What the client's library told of its calls and work. The client may have written anything.
         Told(bytes: Box<[u8]>) = 1,

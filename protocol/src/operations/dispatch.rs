@@ -44,7 +44,7 @@ macro_rules! operation_method {
 }
 
 /// A place in a stream's order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct At {
     /// The stream's slot.
     pub stream: u32,

@@ -2,8 +2,7 @@
 //!
 //! Servers and engines say it, and who makes files of time lines reads it. Must not know how it is shown.
 
-/// What is added to a [`HoldReason`]'s number for the upper half of a span's last word: no work, but that the operation was held
-/// back meanwhile.
+/// What is added to a [`HoldReason`]'s number for a span's kind: no work, but that the operation was held back meanwhile.
 const SPAN_HELD: u64 = 16;
 
 macro_rules! reasons {
@@ -54,7 +53,7 @@ reasons! {
 }
 
 impl HoldReason {
-    /// What a span says that says this: the upper half of its last word.
+    /// The kind of a span that says this.
     #[must_use]
     pub const fn span_kind(self) -> u64 {
         SPAN_HELD + self as u64

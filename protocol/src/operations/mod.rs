@@ -21,9 +21,11 @@
 mod dispatch;
 mod hold;
 mod rows;
+mod spans;
 
 pub use dispatch::{At, Operations, RecordOutcome, RefusedRecord, dispatch};
 pub use hold::HoldReason;
+pub use spans::{OperationSpan, SPAN_COPY, SPAN_KERNEL, SpanReader, SpanRecord, SpanWriter};
 
 use crate::for_each_operation;
 use crate::wire::{Field, Fields, MAX_FIELD_SLOTS, Malformed};
@@ -164,16 +166,6 @@ pub const OUTPUT_STDOUT: u32 = 1;
 pub const OUTPUT_STDERR: u32 = 2;
 /// The most bytes of text in one reply.
 pub const OUTPUT_PIECE: usize = 3072;
-
-/// Bytes of a span in a [`TraceTakeReply`]'s data, five little-endian words: stream, place in it, begin and end in
-/// nanoseconds of CLOCK_MONOTONIC, and the device with what it did, or [why](HoldReason) it did
-/// nothing, in the upper half.
-pub const SPAN_BYTES: usize = 40;
-/// What the device did in a span: it copied or filled. Zero: it ran kernels.
-pub const SPAN_COPY: u64 = 1;
-/// No work, but that the stream has come to this place and that all spans up to it were told before. Only in a
-/// [`RecordedPart::Spans`](crate::control_messages::RecordedPart::Spans).
-pub const SPAN_REACHED: u64 = 2;
 
 /// Streams that one client may have; slots of completion words.
 pub const STREAM_SLOTS: u32 = 4096;

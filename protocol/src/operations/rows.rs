@@ -82,7 +82,7 @@ macro_rules! for_each_operation {
                 call 150 1 window_of(WindowOf { address: u64 }) -> WindowOfReply { base: u64, bytes: u64 };
                 /// Maps part of a file of the client's, whose descriptor came last over the session's socket, at addresses of the host window and page-locks it. Freed as page-locked memory is. Flags: 1 if the client can only read it.
                 call 130 1 file_map(FileMap { context: u32, flags: u32, offset: u64, bytes: u64 }) -> FileMapReply { address: u64 };
-                /// Says when the device worked for the client, since the last such question: the reply's data is spans of [`SPAN_BYTES`](crate::operations::SPAN_BYTES) bytes, oldest first. To be asked until there are none; the first question begins the keeping. Dropped: how many there was no room for, since then.
+                /// Says when the device worked for the client, since the last such question: the reply's data is a piece for a [`SpanReader`](crate::operations::SpanReader), oldest spans first. To be asked until there are none; the first question begins the keeping. Dropped: how many there was no room for, since then.
                 call 151 1 trace_take(TraceTake { reserved: u32 }) -> TraceTakeReply { dropped: u64 };
                 /// Tells of calls and work, for whoever has this client recorded. Data: records of the crate `trace`, of which nothing here knows more.
                 post 152 1 trace_put(TracePut { reserved: u32 }) -> NoReply {};

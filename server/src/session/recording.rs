@@ -4,24 +4,23 @@
 //! The engine's threads and the session's put it here. Empty, and without a cost, until it is asked for. Called by
 //! the observer and by sessions; read by the session and by `time_lines`. Must not know files.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use engine::{Activity, Span};
 use parking_lot::Mutex;
-use protocol::operations::{At, HoldReason, SPAN_BYTES, SPAN_COPY};
+use protocol::operations::{At, HoldReason, OperationSpan, SPAN_COPY, SPAN_KERNEL, SpanWriter};
 
-/// Spans of a client that are kept; more are dropped, and counted.
-const MOST_SPANS: usize = 1 << 16;
+/// Bytes of a piece of spans: what fits a reply.
+const PIECE: usize = transport::session::REPLY_DATA;
+
+/// Pieces of spans of a client that are kept, which is about a million spans of short kernels in a row; more spans are dropped,
+/// and counted.
+const MOST_PIECES: usize = (4 << 20) / PIECE;
 
 /// Bytes that a client told which are kept; more are dropped, and counted.
-const MOST_TOLD: usize = 4 << 20;
-
-/// The spans of a reply.
-const IN_REPLY: usize = 96;
-
-const _: () = assert!(IN_REPLY * SPAN_BYTES <= transport::session::REPLY_DATA);
+const MOST_TOLD: usize = 16 << 20;
 
 /// What all clients of one time line may have kept, in bytes.
 #[derive(Debug)]
@@ -58,32 +57,15 @@ enum Reader {
     TimeLine(Arc<Room>),
 }
 
-/// A time of an operation: as what it travels, see [`SPAN_BYTES`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Time {
-    /// The operation.
-    pub at: At,
-    device: u32,
-    kind: u64,
-    began: u64,
-    ended: u64,
-}
-
-impl Time {
-    /// Writes it as it travels.
-    pub fn encode(&self, out: &mut Vec<u8>) {
-        let stream = u64::from(self.at.stream);
-        let device = u64::from(self.device) | self.kind << 32;
-        for word in [stream, self.at.sequence, self.began, self.ended, device] {
-            out.extend(word.to_le_bytes());
-        }
-    }
-}
-
 #[derive(Debug, Default)]
 struct Kept {
     reader: Reader,
-    spans: VecDeque<Time>,
+    /// Whole pieces of spans, the oldest first, and the one that is begun.
+    pieces: VecDeque<Vec<u8>>,
+    writer: SpanWriter,
+    /// The last place of each stream of which there was a span, but for that of the last span.
+    places: BTreeMap<u32, u64>,
+    last: Option<At>,
     client_records: Vec<Vec<u8>>,
     told_bytes: usize,
     dropped: u64,
@@ -92,37 +74,54 @@ struct Kept {
 }
 
 impl Kept {
-    /// Keeps a time, if there is a reader and room.
-    fn keep(&mut self, time: Time) {
-        let room = match &self.reader {
-            Reader::Nobody => return,
-            Reader::Client => None,
-            Reader::TimeLine(room) => Some(room),
-        };
-        // Time slices of one operation come one after another.
-        if let Some(last) = self.spans.back_mut()
-            && time.kind <= SPAN_COPY
-            && (last.at, last.device, last.kind) == (time.at, time.device, time.kind)
-        {
-            last.began = last.began.min(time.began);
-            last.ended = last.ended.max(time.ended);
-        } else if self.spans.len() < MOST_SPANS
-            && room.is_none_or(|room| room.reserve(size_of::<Time>()))
-        {
-            self.spans.push_back(time);
-        } else {
-            self.dropped += 1;
+    /// Keeps a span, if there is a reader and room.
+    fn keep(&mut self, span: &OperationSpan) {
+        if matches!(self.reader, Reader::Nobody) {
+            return;
         }
+        if self.writer.is_full(PIECE) {
+            self.pieces.push_back(self.writer.take());
+        }
+        if self.writer.is_empty() && !self.begin_piece() {
+            self.dropped += 1;
+            return;
+        }
+        self.writer.put(span);
+        if let Some(last) = self.last.replace(span.at)
+            && last.stream != span.at.stream
+        {
+            self.places.insert(last.stream, last.sequence);
+        }
+    }
+
+    /// Reserves room for a piece.
+    fn begin_piece(&self) -> bool {
+        self.pieces.len() < MOST_PIECES
+            && match &self.reader {
+                Reader::TimeLine(room) => room.reserve(PIECE),
+                Reader::Client | Reader::Nobody => true,
+            }
+    }
+
+    /// All pieces.
+    fn take_pieces(&mut self) -> Vec<Vec<u8>> {
+        let mut pieces: Vec<_> = std::mem::take(&mut self.pieces).into();
+        if !self.writer.is_empty() {
+            pieces.push(self.writer.take());
+        }
+        if let Reader::TimeLine(room) = &self.reader {
+            room.release(pieces.len() * PIECE + self.told_bytes);
+        }
+        self.told_bytes = 0;
+        pieces
     }
 
     /// Forgets what is kept.
     fn clear(&mut self) {
-        if let Reader::TimeLine(room) = &self.reader {
-            room.release(self.spans.len() * size_of::<Time>() + self.told_bytes);
-        }
-        self.spans.clear();
+        self.take_pieces();
+        self.places.clear();
+        self.last = None;
         self.client_records.clear();
-        self.told_bytes = 0;
         self.dropped = 0;
     }
 }
@@ -130,8 +129,10 @@ impl Kept {
 /// What a time line takes at a time.
 #[derive(Debug, Default)]
 pub struct Taken {
-    /// When the device worked and operations waited, oldest first.
-    pub spans: Vec<Time>,
+    /// When the device worked and operations waited: pieces for a [`SpanReader`](protocol::operations::SpanReader), the oldest first.
+    pub spans: Vec<Vec<u8>>,
+    /// The last place of each stream of which there is a span.
+    pub places: BTreeMap<u32, u64>,
     /// What the client told.
     pub client_records: Vec<Vec<u8>>,
     /// What there was no room for, since the last time.
@@ -169,32 +170,31 @@ impl Recording {
 
     /// A device worked for the client; from any thread.
     pub fn add_spans(&self, spans: &[Span]) {
-        let times = spans.iter().map(|span| Time {
+        self.keep(spans.iter().map(|span| OperationSpan {
             at: span.at,
             device: span.device,
             kind: match span.activity {
-                Activity::Kernel => 0,
+                Activity::Kernel => SPAN_KERNEL,
                 Activity::Copy => SPAN_COPY,
             },
             began: span.began,
             ended: span.ended,
-        });
-        self.keep(times);
+        }));
     }
 
     /// An operation was held back from then until then; from any thread.
     pub fn add_hold(&self, at: At, device: u32, why: HoldReason, (began, ended): (u64, u64)) {
-        let kind = why.span_kind();
-        self.keep(std::iter::once(Time {
+        self.keep(std::iter::once(OperationSpan {
             at,
             device,
-            kind,
+            kind: why.span_kind(),
             began,
             ended,
         }));
     }
 
-    fn keep(&self, times: impl Iterator<Item = Time>) {
+    #[inline]
+    fn keep(&self, spans: impl Iterator<Item = OperationSpan>) {
         if !self.is_on() {
             return;
         }
@@ -202,8 +202,8 @@ impl Recording {
             return;
         };
         let mut kept = kept.lock();
-        for time in times {
-            kept.keep(time);
+        for span in spans {
+            kept.keep(&span);
         }
     }
 
@@ -226,7 +226,7 @@ impl Recording {
         }
     }
 
-    /// Puts the oldest spans into a reply to the client, and says how many were dropped so far. From the first time on
+    /// Puts the oldest piece of spans into a reply to the client, and says how many were dropped so far. From the first time on
     /// they are kept for the client, and for no time line.
     pub fn drain_for_client(&self, reply: &mut Vec<u8>) -> u64 {
         let mut kept = self.kept.get_or_init(Mutex::default).lock();
@@ -235,9 +235,9 @@ impl Recording {
             kept.reader = Reader::Client;
             self.is_kept.store(true, Ordering::Relaxed);
         }
-        let count = kept.spans.len().min(IN_REPLY);
-        for span in kept.spans.drain(..count) {
-            span.encode(reply);
+        match kept.pieces.pop_front() {
+            Some(piece) => reply.extend(piece),
+            None => reply.extend(kept.writer.take()),
         }
         kept.dropped
     }
@@ -260,16 +260,18 @@ impl Recording {
         };
         let mut kept = kept.lock();
         let kept = &mut *kept;
-        let Reader::TimeLine(room) = &kept.reader else {
+        let Reader::TimeLine(_) = &kept.reader else {
             return Taken {
                 state: RecordingState::Lost,
                 ..Taken::default()
             };
         };
-        room.release(kept.spans.len() * size_of::<Time>() + kept.told_bytes);
-        kept.told_bytes = 0;
+        if let Some(last) = kept.last.take() {
+            kept.places.insert(last.stream, last.sequence);
+        }
         Taken {
-            spans: kept.spans.drain(..).collect(),
+            spans: kept.take_pieces(),
+            places: std::mem::take(&mut kept.places),
             client_records: std::mem::take(&mut kept.client_records),
             dropped: std::mem::take(&mut kept.dropped),
             state: match kept.over {
@@ -307,6 +309,7 @@ impl Recording {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use protocol::operations::{SpanReader, SpanRecord};
 
     fn span(sequence: u64, began: u64) -> Span {
         Span {
@@ -322,6 +325,14 @@ mod tests {
         }
     }
 
+    fn read(piece: &[u8]) -> Vec<OperationSpan> {
+        let records = SpanReader::new(piece).map(|record| match record.unwrap() {
+            SpanRecord::Span(span) => span,
+            SpanRecord::Reached(at) => panic!("{at:?}"),
+        });
+        records.collect()
+    }
+
     #[test]
     fn spans_are_kept_for_the_client_from_its_first_question_on() {
         let recording = Recording::default();
@@ -335,19 +346,34 @@ mod tests {
         recording.add_spans(&[span(2, 50)]);
         recording.add_hold(span(3, 0).at, 1, HoldReason::Others, (30, 37));
         assert_eq!(recording.drain_for_client(&mut reply), 0);
-        let words: Vec<u64> = reply
-            .chunks_exact(8)
-            .map(|bytes| u64::from_le_bytes(bytes.try_into().unwrap()))
-            .collect();
-        assert_eq!(words[..5], [3, 2, 50, 110, 1 | SPAN_COPY << 32]);
-        assert_eq!((words[6], words[8] - words[7]), (3, 7));
-        assert_eq!(words[9], 1 | HoldReason::Others.span_kind() << 32);
-        for sequence in 0..MOST_SPANS as u64 + 5 {
-            recording.add_spans(&[span(sequence, sequence)]);
+        let spans = read(&reply);
+        assert_eq!((spans[0].began, spans[0].ended), (50, 110));
+        assert_eq!((spans[0].device, spans[0].kind), (1, SPAN_COPY));
+        assert_eq!(
+            (spans[1].at.sequence, spans[1].ended - spans[1].began),
+            (3, 7)
+        );
+        assert_eq!(spans[1].kind, HoldReason::Others.span_kind());
+        let mut put = 0_u64;
+        while recording.drain_for_client(&mut Vec::new()) == 0 {
+            for _ in 0..2 * MOST_PIECES * PIECE / 16 {
+                put += 1;
+                // Each tells which it is of.
+                recording.add_spans(&[span(put * 2, put * 20)]);
+            }
         }
-        reply.clear();
-        assert_eq!(recording.drain_for_client(&mut reply), 5);
-        assert_eq!(reply.len(), IN_REPLY * SPAN_BYTES);
+        let (mut came, mut dropped) = (0, 0);
+        loop {
+            reply.clear();
+            dropped = recording.drain_for_client(&mut reply).max(dropped);
+            assert!(reply.len() <= PIECE);
+            if reply.is_empty() {
+                break;
+            }
+            came += read(&reply).len() as u64;
+        }
+        assert!(came > 100_000 && came < put, "{came} of {put}");
+        assert!(dropped > 0 && came + dropped <= put, "{came}, {dropped}");
     }
 
     #[test]
@@ -355,27 +381,36 @@ mod tests {
         let recording = Recording::default();
         assert!(recording.begin(Arc::new(Room::new(1 << 20))));
         recording.add_spans(&[span(1, 0), span(2, 10), span(2, 15), span(3, 30)]);
-        let spans = recording.drain().spans;
+        let taken = recording.drain();
+        let spans = read(&taken.spans[0]);
         let times = spans.iter().map(|it| (it.at.sequence, it.began, it.ended));
         let times: Vec<_> = times.collect();
         assert_eq!(times, [(1, 0, 10), (2, 10, 25), (3, 30, 40)]);
+        assert_eq!(taken.places, BTreeMap::from([(3, 3)]));
+        let other = At {
+            stream: 9,
+            sequence: 1,
+        };
+        recording.add_hold(other, 1, HoldReason::Event, (1, 2));
+        recording.add_spans(&[span(7, 100)]);
+        assert_eq!(recording.drain().places, BTreeMap::from([(3, 7), (9, 1)]));
     }
 
     #[test]
     fn a_time_line_has_room_for_so_much() {
         let recording = Recording::default();
-        let room = Arc::new(Room::new(3 * size_of::<Time>() + 10));
+        let room = Arc::new(Room::new(PIECE + 10));
         assert!(recording.begin(room.clone()) && !recording.begin(room.clone()));
         recording.add_client_records(b"0123456789");
-        recording.add_client_records(b"x".repeat(size_of::<Time>() * 3 + 1).as_slice());
-        for sequence in 0..5 {
-            recording.add_spans(&[span(sequence, sequence)]);
+        recording.add_client_records(b"x".repeat(PIECE + 1).as_slice());
+        let many = PIECE as u64;
+        for sequence in 0..many {
+            recording.add_spans(&[span(sequence * 2, sequence * 20)]);
         }
         let taken = recording.drain();
-        assert_eq!(
-            (taken.spans.len(), taken.client_records.len(), taken.dropped),
-            (3, 1, 3)
-        );
+        assert_eq!((taken.spans.len(), taken.client_records.len()), (1, 1));
+        let came = read(&taken.spans[0]).len() as u64;
+        assert!(came > 100 && came + taken.dropped == many + 1, "{came}");
         recording.add_spans(&[span(9, 9)]);
         recording.client_ended();
         let taken = recording.drain();
@@ -385,7 +420,7 @@ mod tests {
         );
         recording.add_spans(&[span(10, 10)]);
         recording.end();
-        assert_eq!(room.0.load(Ordering::Relaxed), 3 * size_of::<Time>() + 10);
+        assert_eq!(room.0.load(Ordering::Relaxed), PIECE + 10);
         recording.add_spans(&[span(11, 11)]);
         assert!(recording.begin(room), "it is free again");
         assert!(recording.drain().spans.is_empty(), "nobody had it kept");

@@ -26,6 +26,8 @@ pub struct Writer<S: Storage> {
     clock: Clock,
     pid: u32,
     tracks: BTreeMap<Track, u64>,
+    /// The last thread and the last other track, and their numbers: most events are where the one before was.
+    recent: [Option<(Track, u64)>; 2],
     /// One event's text, kept for its memory.
     text: String,
 }
@@ -64,6 +66,7 @@ impl<S: Storage> Writer<S> {
             clock,
             pid: process.pid,
             tracks: BTreeMap::new(),
+            recent: [None; 2],
             text: String::new(),
         })
     }
@@ -71,7 +74,14 @@ impl<S: Storage> Writer<S> {
     /// Whether a track is in the file already, or so many more may come: who is recorded chooses their numbers.
     #[must_use]
     pub fn has_room_for(&self, track: Track) -> bool {
-        self.tracks.len() < MOST_TRACKS || self.tracks.contains_key(&track)
+        self.tracks.len() < MOST_TRACKS
+            || self.recent(track).is_some()
+            || self.tracks.contains_key(&track)
+    }
+
+    fn recent(&self, track: Track) -> Option<u64> {
+        let (known, number) = self.recent[usize::from(!matches!(track, Track::Thread { .. }))]?;
+        (known == track).then_some(number)
     }
 
     /// Names a thread in place of its number.
@@ -104,17 +114,17 @@ impl<S: Storage> Writer<S> {
         let tid = self.track(activity.track)?;
         self.begin();
         let text = &mut self.text;
-        text.push_str("{\"ph\": \"X\", \"cat\": \"");
+        text.push_str("{\"ph\":\"X\",\"cat\":\"");
         text.push_str(category_of(&activity.work));
-        text.push_str("\", \"name\": ");
+        text.push_str("\",\"name\":");
         push_name(text, &activity.work);
         let (began, ended) = (self.clock.monotonic_ns, activity.ended_ns);
         let ts = activity.began_ns.saturating_sub(began);
         let duration = ended.saturating_sub(activity.began_ns);
         push_place(text, self.pid, tid, ts);
-        text.push_str(", \"dur\": ");
+        text.push_str(",\"dur\":");
         push_microseconds(text, duration);
-        text.push_str(", \"args\": {");
+        text.push_str(",\"args\":{");
         push_arguments(text, activity, duration);
         text.push_str("}}");
         self.end()?;
@@ -122,7 +132,7 @@ impl<S: Storage> Writer<S> {
             _ if activity.correlation == 0 => Ok(()),
             Work::Call { .. } => self.arrow("s", "", tid, ts, activity.correlation),
             Work::Wait { .. } | Work::Hold { .. } => Ok(()),
-            _ => self.arrow("f", ", \"bp\": \"e\"", tid, ts, activity.correlation),
+            _ => self.arrow("f", ",\"bp\":\"e\"", tid, ts, activity.correlation),
         }
     }
 
@@ -161,8 +171,13 @@ impl<S: Storage> Writer<S> {
 
     /// The number of a track, which is named when it is first used.
     fn track(&mut self, track: Track) -> io::Result<u64> {
-        if let Some(tid) = self.tracks.get(&track) {
-            return Ok(*tid);
+        if let Some(tid) = self.recent(track) {
+            return Ok(tid);
+        }
+        let place = usize::from(!matches!(track, Track::Thread { .. }));
+        if let Some(&tid) = self.tracks.get(&track) {
+            self.recent[place] = Some((track, tid));
+            return Ok(tid);
         }
         let (tid, name) = match track {
             Track::Thread { tid } => (u64::from(tid), format!("thread {tid}")),
@@ -212,12 +227,13 @@ impl<S: Storage> Writer<S> {
     fn arrow(&mut self, phase: &str, more: &str, tid: u64, ts: u64, id: u64) -> io::Result<()> {
         self.begin();
         let text = &mut self.text;
-        write_infallibly(
-            text,
-            format_args!("{{\"ph\": \"{phase}\", \"id\": {id}, \"cat\": \""),
-        );
+        text.push_str("{\"ph\":\"");
+        text.push_str(phase);
+        text.push_str("\",\"id\":");
+        push_number(text, id);
+        text.push_str(",\"cat\":\"");
         text.push_str(category::FLOW);
-        text.push_str("\", \"name\": \"");
+        text.push_str("\",\"name\":\"");
         text.push_str(category::FLOW);
         text.push('"');
         push_place(text, self.pid, tid, ts);
@@ -285,44 +301,40 @@ fn push_arguments(text: &mut String, activity: &Activity<'_>, duration: u64) {
         stream,
     } = activity.track
     {
-        write_infallibly(
-            text,
-            format_args!("\"device\": {device}, \"context\": {context}, \"stream\": {stream}"),
-        );
-        separator = ", ";
+        push_numbers(text, "\"device\":", &[device]);
+        push_numbers(text, ",\"context\":", &[context]);
+        push_numbers(text, ",\"stream\":", &[stream]);
+        separator = ",";
     }
     if activity.correlation != 0 {
-        write_infallibly(
-            text,
-            format_args!("{separator}\"correlation\": {}", activity.correlation),
-        );
+        text.push_str(separator);
+        text.push_str("\"correlation\":");
+        push_number(text, activity.correlation);
     }
     match &activity.work {
         Work::Kernel {
-            grid: [gx, gy, gz],
-            block: [bx, by, bz],
+            grid,
+            block,
             shared_bytes,
             registers,
             ..
-        } => write_infallibly(
-            text,
-            format_args!(
-                ", \"registers per thread\": {registers}, \"shared memory\": {shared_bytes}, \
-                 \"grid\": [{gx}, {gy}, {gz}], \"block\": [{bx}, {by}, {bz}]"
-            ),
-        ),
+        } => {
+            push_numbers(text, ",\"registers per thread\":", &[*registers]);
+            push_numbers(text, ",\"shared memory\":", &[*shared_bytes]);
+            push_numbers(text, ",\"grid\":[", grid);
+            push_numbers(text, "],\"block\":[", block);
+            text.push(']');
+        }
         Work::Copy { bytes, .. } | Work::Fill { bytes, .. } => {
-            write_infallibly(text, format_args!(", \"bytes\": {bytes}"));
+            text.push_str(",\"bytes\":");
+            push_number(text, *bytes);
             if duration > 0 {
                 #[allow(
                     clippy::cast_precision_loss,
                     reason = "a rate, for people, with three places"
                 )]
                 let rate = *bytes as f64 / duration as f64;
-                write_infallibly(
-                    text,
-                    format_args!(", \"memory bandwidth (GB/s)\": {rate:.3}"),
-                );
+                write_infallibly(text, format_args!(",\"memory bandwidth (GB/s)\":{rate:.3}"));
             }
         }
         Work::Call { .. } | Work::Wait { .. } | Work::Hold { .. } => {}
@@ -330,19 +342,52 @@ fn push_arguments(text: &mut String, activity: &Activity<'_>, duration: u64) {
 }
 
 fn push_place(text: &mut String, pid: u32, tid: u64, ts: u64) {
-    write_infallibly(
-        text,
-        format_args!(", \"pid\": {pid}, \"tid\": {tid}, \"ts\": "),
-    );
+    push_numbers(text, ",\"pid\":", &[pid]);
+    text.push_str(",\"tid\":");
+    push_number(text, tid);
+    text.push_str(",\"ts\":");
     push_microseconds(text, ts);
 }
 
 /// Nanoseconds as the decimal number of microseconds that they are.
 fn push_microseconds(text: &mut String, nanoseconds: u64) {
-    write_infallibly(
-        text,
-        format_args!("{}.{:03}", nanoseconds / 1000, nanoseconds % 1000),
-    );
+    push_number(text, nanoseconds / 1000);
+    let places = nanoseconds % 1000;
+    text.push('.');
+    for place in [places / 100, places / 10 % 10, places % 10] {
+        text.push(digit(place));
+    }
+}
+
+/// Numbers with commas between them, behind what they are.
+fn push_numbers(text: &mut String, what: &str, numbers: &[u32]) {
+    text.push_str(what);
+    for (index, number) in numbers.iter().enumerate() {
+        if index > 0 {
+            text.push(',');
+        }
+        push_number(text, (*number).into());
+    }
+}
+
+/// A number in decimal: events are mostly numbers, and formatting takes several times as long.
+fn push_number(text: &mut String, mut number: u64) {
+    let mut digits = [0; 20];
+    let mut first = digits.len();
+    loop {
+        first -= 1;
+        digits[first] = b'0' + (number % 10) as u8;
+        number /= 10;
+        if number == 0 {
+            break;
+        }
+    }
+    // Digits are text.
+    text.push_str(std::str::from_utf8(&digits[first..]).unwrap_or_default());
+}
+
+fn digit(digit: u64) -> char {
+    char::from(b'0' + digit as u8)
 }
 
 fn push_metadata(text: &mut String, what: &str, pid: u32, tid: u64, name: &str) {
@@ -369,6 +414,12 @@ fn push_text(text: &mut String, value: &str) {
     let mut end = value.len().min(LONGEST_NAME);
     while !value.is_char_boundary(end) {
         end -= 1;
+    }
+    let is_plain = |byte: &u8| matches!(byte, b' '..=b'~') && !matches!(byte, b'"' | b'\\');
+    if value.len() == end && value.as_bytes().iter().all(is_plain) {
+        text.push_str(value);
+        text.push('"');
+        return;
     }
     for character in value[..end].chars() {
         match character {
@@ -489,6 +540,22 @@ mod tests {
         );
         assert_eq!(arrows[1]["tid"], kernel["tid"]);
         assert_eq!(arrows[1]["ts"], kernel["ts"]);
+    }
+
+    #[test]
+    fn numbers_are_decimal() {
+        let mut seed = 7_u64;
+        for round in 0..2_000_u32 {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            for number in [seed >> (round % 64), u64::from(round), u64::MAX] {
+                let mut text = String::new();
+                push_number(&mut text, number);
+                assert_eq!(text, number.to_string());
+                text.clear();
+                push_microseconds(&mut text, number);
+                assert_eq!(text, format!("{}.{:03}", number / 1000, number % 1000));
+            }
+        }
     }
 
     #[test]

@@ -89,6 +89,8 @@ impl Stream {
             looked_at: Instant::now(),
             ended_now: Vec::new(),
             ran_now: Vec::new(),
+            spans: Vec::new(),
+            untimed: Vec::new(),
             told_until: 0,
             contention: Contention::default(),
             hold_since: None,

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use cuda_abi::CUresult;
 use cuda_abi::types::{CUevent, CUstream};
-use engine::Activity;
+use engine::{Activity, Span};
 use protocol::operations::HoldReason;
 
 use crate::device::foreground::ForegroundWork;
@@ -63,6 +63,9 @@ pub(super) struct StreamState {
     pub(super) ended_now: Vec<Length>,
     /// Of these, what the device did something for.
     pub(super) ran_now: Vec<RanOperation>,
+    /// When each of these ran, and the lengths of those without events, where somebody wants to know: empty.
+    pub(super) spans: Vec<Span>,
+    pub(super) untimed: Vec<Length>,
     /// Up to when the observer was told what the device did, in nanoseconds of CLOCK_MONOTONIC; 0 if it does not ask for each
     /// operation.
     pub(super) told_until: u64,

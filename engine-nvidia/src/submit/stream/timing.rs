@@ -8,16 +8,18 @@ use cuda_abi::types::CUevent;
 use engine::{Activity, Span, clock};
 use protocol::operations::{At, HoldReason};
 
+use crate::device::work_signature::WorkSignature;
 use crate::driver::Driver;
 use crate::submit::stream::Stream;
-use crate::submit::stream::state::{
-    Issued, Length, MOST_AHEAD, RanOperation, StreamState, TimingEvents,
-};
+use crate::submit::stream::state::{Issued, MOST_AHEAD, RanOperation, StreamState, TimingEvents};
 use crate::sync::Handle;
 
 /// While a time line is recorded: launches that take fewer microseconds go to the driver as batches, and those of a batch divide
 /// its time. Others have events of their own, which cost the GPU about a microsecond each.
-pub(super) const SHORT: u32 = 5;
+///
+/// Between events of its own a kernel that does nothing takes five or six microseconds on an H200: with a bound below that, a short
+/// kernel that once took long, as on a busy machine, would be thought long for ever, and run at a tenth of its rate.
+pub(super) const SHORT: u32 = 10;
 
 impl Stream {
     /// Whether somebody wants to know of each operation when it ran.
@@ -113,7 +115,7 @@ impl Stream {
         };
         let now = clock::at(now).max(until);
         let mut untimed = 0;
-        let mut spans = Vec::with_capacity(ran.len());
+        let mut spans = std::mem::take(&mut state.spans);
         for (index, one) in ran.iter().enumerate() {
             let Some((began, ended)) = one.times else {
                 continue;
@@ -141,6 +143,8 @@ impl Stream {
         // Empty, with room for the next.
         state.ran_now = ran;
         state.ran_now.clear();
+        spans.clear();
+        state.spans = spans;
     }
 
     /// The times of those that have no events: they divide a time.
@@ -151,18 +155,30 @@ impl Stream {
         (began, ended): (u64, u64),
         spans: &mut Vec<Span>,
     ) {
-        let durations = self.context.durations();
-        let lengths: Vec<Length> = ran.iter().map(|one| one.length).collect();
-        if lengths.is_empty() {
+        if ran.is_empty() {
             return;
         }
+        let durations = self.context.durations();
+        let mut lengths = std::mem::take(&mut state.untimed);
+        lengths.extend(ran.iter().map(|one| one.length));
         let took = Duration::from_nanos(ended - began);
         let alone = durations.learn(&lengths, took, state.contention.is_alone);
         self.report_slowdown(state, (took, alone));
-        let known = lengths.iter().map(|&(sort, _)| durations.expected(sort, 0));
+        // Most are as the one before.
+        let mut before: Option<(WorkSignature, u32)> = None;
+        for (sort, length) in &mut lengths {
+            *length = match before {
+                Some((known, expected)) if known == *sort => expected,
+                _ => durations.expected(*sort, 0),
+            };
+            before = Some((*sort, *length));
+        }
+        let known = lengths.iter().map(|&(_, expected)| expected);
         for (one, part) in ran.iter().zip(divided(began, ended, known)) {
             spans.push(self.span(one, part));
         }
+        lengths.clear();
+        state.untimed = lengths;
     }
 
     /// Tells by how much others have slowed down what ended: how long it took, and takes alone.

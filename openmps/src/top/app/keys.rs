@@ -5,14 +5,16 @@
 use ratatui::crossterm::event::KeyCode;
 
 use super::{Action, App, Mode, Question};
+use crate::top::kernels::KernelTable;
 
 impl App {
     /// A key was pressed.
     pub fn key(&mut self, key: KeyCode) -> Action {
         match std::mem::replace(&mut self.mode, Mode::List) {
             Mode::List => return self.key_in_list(key),
+            Mode::Detail if key == KeyCode::Char('t') => return self.watch_kernels(),
             // Any key goes back.
-            Mode::Detail | Mode::Help => {}
+            Mode::Detail | Mode::Help | Mode::Kernels(_) => {}
             Mode::Filter(former) => self.key_in_filter(former, key),
             Mode::Ask(question, typed) => return self.key_in_question(question, typed, key),
         }
@@ -30,6 +32,7 @@ impl App {
             KeyCode::Down | KeyCode::Char('j') => self.select(1),
             KeyCode::Up | KeyCode::Char('k') => self.select(-1),
             KeyCode::Enter if self.selected().is_some() => self.mode = Mode::Detail,
+            KeyCode::Char('t') => return self.watch_kernels(),
             KeyCode::Char('e') => self.ask(Question::End),
             KeyCode::Char('p') => self.ask(Question::Percentage),
             KeyCode::Char('m') => self.ask(Question::Memory),
@@ -46,12 +49,27 @@ impl App {
     }
 
     fn ask(&mut self, question: Question) {
-        match self.selected() {
-            Some((_, client)) if client.pid != 0 => {
-                self.mode = Mode::Ask(question, String::new());
+        if self.process().is_some() {
+            self.mode = Mode::Ask(question, String::new());
+        }
+    }
+
+    fn watch_kernels(&mut self) -> Action {
+        let Some(pid) = self.process() else {
+            return Action::Nothing;
+        };
+        self.mode = Mode::Kernels(KernelTable::default());
+        Action::WatchKernels(pid)
+    }
+
+    /// The process of the selected client; says so where it is not known.
+    fn process(&mut self) -> Option<i32> {
+        match self.selected()?.1.pid {
+            0 => {
+                self.show_message("its process id cannot be seen from here: `openmps control ps` says how it is named");
+                None
             }
-            Some(_) => self.show_message("its process id cannot be seen from here: `openmps control ps` says how it is named"),
-            None => {}
+            pid => Some(pid),
         }
     }
 
