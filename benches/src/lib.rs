@@ -1,3 +1,3 @@
-//! Benchmarks.
-//!
-//! Only binaries, each in its folder; nothing is shared by them here.
+//! What the benchmarks share.
+
+pub mod opencl;

@@ -11,6 +11,7 @@ mod fetch;
 mod fuzz;
 mod images;
 mod import_cycles;
+mod kernels;
 mod kubernetes;
 mod line_coverage;
 mod links;
@@ -120,6 +121,8 @@ enum Task {
         #[arg(default_value = "")]
         filter: String,
     },
+    /// Runs twenty classic kernels on the software GPU, by PoCL and in plain Rust, and prints a table
+    Kernels(kernels::Arguments),
     /// Makes the container images in target/images, from scratch
     Images(images::Arguments),
     /// Runs a one-node cluster of Kubernetes 1.20 and pods with shares of a GPU on it
@@ -198,6 +201,7 @@ fn main() -> Result<()> {
         Task::Runtimes => runtimes::runtimes(),
         Task::Mpi => mpi::mpi(),
         Task::Python { filter } => skipped::finish(false, python::python(&filter)),
+        Task::Kernels(arguments) => kernels::kernels(&arguments),
         Task::Images(arguments) => images::images(&arguments),
         Task::Kubernetes => skipped::finish(
             false,
