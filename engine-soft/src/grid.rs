@@ -285,19 +285,28 @@ impl Task for Grid {
     fn run(&self, piece: &mut Piece, clock: &mut SliceClock, sm: u32) -> Progress {
         // A block that was suspended says nothing of how long one takes.
         let (mut finished, learns) = (0, piece.block.is_none());
+        // A block that has finished, whose memory the next one takes over.
+        let mut spare: Option<Block> = None;
         loop {
             let mut block = match piece.block.take() {
                 Some(block) => block,
-                None => match piece.fresh.next() {
-                    Some(index) => match Block::new(Arc::clone(&self.launch), index, sm) {
+                None => match (piece.fresh.next(), spare.take()) {
+                    (Some(index), Some(mut block)) => {
+                        block.restart(index, sm);
+                        block
+                    }
+                    (Some(index), None) => match Block::new(Arc::clone(&self.launch), index, sm) {
                         Ok(block) => block,
                         Err(error) => return Progress::Failed(refused(error)),
                     },
-                    None => break,
+                    (None, _) => break,
                 },
             };
             match block.run(SLICE) {
-                Outcome::Finished => finished += 1,
+                Outcome::Finished => {
+                    finished += 1;
+                    spare = Some(block);
+                }
                 Outcome::Yielded => piece.block = Some(block),
                 Outcome::Waits => {
                     piece.block = Some(block);

@@ -7,6 +7,7 @@
 use super::ir::{Func, Inst, InstKind, Passed, Reg};
 use super::limits::{BLOCKS, LIVE_AT_ONCE, LIVE_BITS, LIVE_IN_ALL, LIVE_STEPS, REGISTER_BYTES};
 
+mod if_convert;
 mod layout;
 mod liveness;
 mod local_memory;
@@ -32,6 +33,7 @@ pub(crate) fn prepare(func: &mut Func, entry: bool, lanes: usize) -> Result<u32,
     if func.blocks.len() > BLOCKS {
         return Err(("basic blocks of a function", BLOCKS as u64));
     }
+    if_convert::convert(func);
     order::order(func)?;
     drop_unused(func);
     if func.blocks.len() as u64 * func.regs.len() as u64 > LIVE_BITS {
@@ -118,9 +120,10 @@ fn gather_segments(func: &mut Func, classes: &[Class]) {
         let mut run: Vec<Inst> = Vec::new();
         for inst in block.insts.drain(..) {
             let class = |reg: &Reg| classes[*reg as usize];
-            if inst
-                .step()
-                .is_some_and(|step| class(&step.d) == Class::Varying)
+            if inst.guard.is_none()
+                && inst
+                    .step()
+                    .is_some_and(|step| step.d.iter().all(|reg| class(reg) == Class::Varying))
             {
                 for reg in inst.uses().chain(inst.d.iter().copied()) {
                     touched.insert(reg);
@@ -128,13 +131,17 @@ fn gather_segments(func: &mut Func, classes: &[Class]) {
                 run.push(inst);
                 continue;
             }
+            // What a store has written may be what is loaded.
+            let stored = run
+                .iter()
+                .any(|done| matches!(done.kind, InstKind::Store { .. }));
             let moves = matches!(
                 inst.kind,
                 InstKind::Pure { .. }
                     | InstKind::Cold { .. }
                     | InstKind::Load { .. }
                     | InstKind::Param { .. }
-            ) && !matches!(inst.kind, InstKind::Load { traits, .. } if traits.volatile)
+            ) && !matches!(inst.kind, InstKind::Load { traits, .. } if traits.volatile || stored)
                 && inst
                     .d
                     .iter()

@@ -55,9 +55,7 @@ impl Block {
     /// # Panics
     /// If `index` is out of range.
     pub fn new(launch: Arc<Launch>, index: u64, sm: u32) -> Result<Self, LaunchError> {
-        assert!(index < launch.blocks());
-        let [x, y, _] = launch.grid.size.map(u64::from);
-        let index = [index % x, index / x % y, index / (x * y)].map(|n| n as u32);
+        let index = position(&launch, index);
         let threads = launch.threads() as usize;
         let (program, lanes) = (Arc::clone(&launch.program), launch.lanes);
         let groups: Option<Vec<LaneGroup>> = (0..threads)
@@ -78,6 +76,24 @@ impl Block {
             groups,
             next: 0,
         })
+    }
+
+    /// Makes a block that has finished block number `index` of the same grid, with the memory that it has: registers
+    /// and local memory hold what it left there, shared memory zeros.
+    ///
+    /// # Panics
+    /// If `index` is out of range, or the block has not finished.
+    pub fn restart(&mut self, index: u64, sm: u32) {
+        assert!(self.finished());
+        self.index = position(&self.launch, index);
+        self.sm = sm % self.launch.grid.sm_count.max(1);
+        self.next = 0;
+        self.shared.clear();
+        let threads = self.launch.threads() as usize;
+        let firsts = (0..threads).step_by(self.launch.lanes);
+        for (group, first) in self.groups.iter_mut().zip(firsts) {
+            group.restart(self.launch.lanes.min(threads - first));
+        }
     }
 
     /// Runs for about `budget` operations over a lane group (one takes some tens of nanoseconds).
@@ -211,6 +227,16 @@ impl Block {
         }
         released
     }
+}
+
+/// Where block number `index` stands in its grid.
+///
+/// # Panics
+/// If it is out of range.
+fn position(launch: &Launch, index: u64) -> [u32; 3] {
+    assert!(index < launch.blocks());
+    let [x, y, _] = launch.grid.size.map(u64::from);
+    [index % x, index / x % y, index / (x * y)].map(|n| n as u32)
 }
 
 /// Threads that count as arrived: barriers count whole warps, so lanes of a warp that have exited or never

@@ -4,7 +4,6 @@
 //! has found. Must not know PTX.
 
 use std::collections::HashSet;
-use std::ops::Range;
 
 use super::analysis::{self, BitSet, Class, Layout};
 use super::ir::{Barrier, Block, BlockId, Callee, End, Func, Inst, InstKind, Passed, Reg};
@@ -15,6 +14,7 @@ use super::program::{BlockCode, CallSite, FunctionCode, NOWHERE, Program, Slot};
 use super::segment::{self, Native, RegisterSlot, SegmentStep};
 
 mod places;
+mod runs;
 
 /// Instructions that a block may have so that going on to a later one is free.
 const FREE: usize = 64;
@@ -48,6 +48,7 @@ pub(crate) fn emit(
         target,
         code: Vec::new(),
         segments: Vec::new(),
+        transfers: 0,
         fixups: Vec::new(),
         line: 0,
     };
@@ -156,6 +157,8 @@ struct Emitter {
     code: Vec<u8>,
     /// Operations that run a segment, and where its code begins.
     segments: Vec<(usize, usize)>,
+    /// Loads and stores that segments have.
+    transfers: usize,
     /// Operation, which of `s[0]` and `s[1]`, the block, and whether its convergent code is meant.
     fixups: Vec<(usize, usize, u32, bool)>,
     line: u32,
@@ -205,61 +208,14 @@ impl Emitter {
         }
     }
 
-    /// A block's instructions, runs of arithmetic as segments.
-    fn insts(&mut self, body: &Body<'_>, block: &Block, index: usize) {
-        let insts: Vec<&Inst> = block
-            .insts
-            .iter()
-            .filter(|inst| !inst.is_fixed(&body.classes))
-            .collect();
-        let possible = self.target.jit && segment::possible(self.target.isa, !body.convergent);
-        let step = |inst: &Inst| inst.step().filter(|step| possible && body.home(step.d).1);
-        // With what of the run's own registers is needed after it.
-        let mut runs: Vec<(Range<usize>, HashSet<Reg>)> = Vec::new();
-        let mut live = analysis::live_out(body.func, body.live, index);
-        analysis::before_end(&block.end, &mut live);
-        let mut end = insts.len();
-        while end > 0 {
-            let mut start = end;
-            while start > 0 && step(insts[start - 1]).is_some() {
-                start -= 1;
-            }
-            if end - start >= segment::LEAST {
-                let own = insts[start..end]
-                    .iter()
-                    .flat_map(|inst| inst.uses().chain(inst.d.iter().copied()));
-                runs.push((start..end, own.filter(|&reg| live.has(reg)).collect()));
-            }
-            // The run, or the one instruction that is none.
-            start = start.min(end - 1);
-            for inst in insts[start..end].iter().rev() {
-                analysis::before(inst, &mut live);
-            }
-            end = start;
-        }
-        let mut at = 0;
-        for (range, live) in runs.into_iter().rev() {
-            for inst in &insts[at..range.start] {
-                self.inst(body, inst);
-            }
-            let steps: Vec<SegmentStep> = insts[range.clone()]
-                .iter()
-                .filter_map(|inst| step(inst))
-                .collect();
-            self.line = insts[range.start].line;
-            if self.segment(body, &steps, &live) {
-                at = range.end;
-            } else {
-                at = range.start;
-            }
-        }
-        for inst in &insts[at..] {
-            self.inst(body, inst);
-        }
-    }
-
     /// Adds a segment; `false` if there is no code for it.
-    fn segment(&mut self, body: &Body<'_>, steps: &[SegmentStep], live: &HashSet<Reg>) -> bool {
+    fn segment(
+        &mut self,
+        body: &Body<'_>,
+        steps: &[SegmentStep],
+        live: &HashSet<Reg>,
+        masked: bool,
+    ) -> bool {
         let slot_of = |reg: Reg| {
             let (offset, varying) = body.home(reg);
             RegisterSlot {
@@ -269,11 +225,12 @@ impl Emitter {
             }
         };
         let live = |reg: Reg| live.contains(&reg);
-        let Some(code) =
-            segment::compile(steps, &slot_of, &live, self.target.isa, !body.convergent)
-        else {
+        let isa = self.target.isa;
+        let first = self.transfers;
+        let Some(code) = segment::compile(steps, &slot_of, &live, isa, masked, first) else {
             return false;
         };
+        self.transfers += steps.iter().filter(|step| step.access.1 != 0).count();
         let mut op = blank(segment::run);
         op.d[0] = body.layout.bytes as u32;
         self.segments
@@ -285,21 +242,19 @@ impl Emitter {
 
     fn inst(&mut self, body: &Body<'_>, inst: &Inst) {
         self.line = inst.line;
-        let guard = inst.guard.map(|(reg, negated)| {
-            let (offset, varying) = body.home(reg);
-            let mut op = blank(control::guard);
-            op.s[2] = offset;
-            op.varying = u16::from(varying) << 2;
-            op.width[1] = u8::from(negated);
-            self.push(op);
-            self.program.ops.len() - 1
-        });
         let op = self.operation(body, inst);
         self.push(op);
-        if let Some(at) = guard {
-            self.push(blank(control::unguard));
-            self.program.ops[at].s[0] = self.program.ops.len() as u32;
-        }
+    }
+
+    /// Begins what only the lanes do that a predicate names; returns the operation, which is to be told where that ends.
+    fn guard(&mut self, body: &Body<'_>, (reg, negated): (Reg, bool)) -> usize {
+        let (offset, varying) = body.home(reg);
+        let mut op = blank(control::guard);
+        op.s[2] = offset;
+        op.varying = u16::from(varying) << 2;
+        op.width[1] = u8::from(negated);
+        self.push(op);
+        self.program.ops.len() - 1
     }
 
     fn operation(&self, body: &Body<'_>, inst: &Inst) -> Op {
@@ -352,7 +307,7 @@ impl Emitter {
             }
             InstKind::Param { run, imm }
             | InstKind::Load { run, imm, .. }
-            | InstKind::Store { run, imm } => {
+            | InstKind::Store { run, imm, .. } => {
                 op.run = run[isa];
                 op.imm = *imm;
             }

@@ -7,6 +7,7 @@ use std::sync::atomic::AtomicBool;
 
 use super::device_runtime::DeviceRuntime;
 use super::memory::AddressSpace;
+use super::reach::Readable;
 use super::regs::Bytes;
 use super::services::Services;
 use super::texture::Textures;
@@ -36,6 +37,8 @@ pub(crate) struct Grid {
     /// Where the module's constants lie and their bytes, ascending; empty if the kernel does not ask.
     pub(crate) constants: Vec<(u64, u64)>,
     pub(crate) memory: Arc<AddressSpace>,
+    /// What its blocks have found that they may read of it.
+    pub(crate) readable: Readable,
     pub(crate) textures: Arc<Textures>,
     /// Set to end the grid.
     pub(crate) cancel: Arc<AtomicBool>,

@@ -73,13 +73,15 @@ pub(crate) struct Inst {
     /// Registers read, without the guard.
     pub(crate) s: Vec<Reg>,
     pub(crate) guard: Option<(Reg, bool)>,
+    /// Lanes that the guard leaves out keep what they have in `d`; else nothing reads that.
+    pub(crate) kept: bool,
     pub(crate) line: u32,
 }
 
 impl Inst {
     /// Registers read, the guard and what a guarded write may leave among them.
     pub(crate) fn uses(&self) -> impl Iterator<Item = Reg> + '_ {
-        let kept = if self.guard.is_some() {
+        let kept = if self.guard.is_some() && self.kept {
             self.d.as_slice()
         } else {
             &[]
@@ -121,8 +123,12 @@ pub(crate) enum InstKind {
         imm: u64,
         traits: Traits,
     },
-    /// A store: sources are the address and the elements.
-    Store { run: [OpFn; Isa::COUNT], imm: u64 },
+    /// A store: sources are the address and the elements; `loose` as [`Traits::loose`].
+    Store {
+        run: [OpFn; Isa::COUNT],
+        imm: u64,
+        loose: u8,
+    },
     /// An atomic: sources are the address and the operands; it may have a destination. `imm` is the
     /// access, `run` knows the operation.
     Atomic { run: OpFn, imm: u64 },
@@ -139,12 +145,15 @@ pub(crate) enum InstKind {
 }
 
 /// What the analysis must know of a load.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Traits {
     /// Threads see different memory at one address (`.local`).
     pub(crate) private: bool,
     /// Another thread may write it meanwhile and this one waits for that.
     pub(crate) volatile: bool,
+    /// Bytes of an element in memory and in its register, of a load whose lanes and elements may come in any order;
+    /// 0 for others. Segments may have it.
+    pub(crate) loose: u8,
 }
 
 /// How a block ends.

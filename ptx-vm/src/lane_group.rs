@@ -18,6 +18,7 @@ use super::grid::Grid;
 use super::machine::{Arrival, Event, Machine};
 use super::mask::Mask;
 use super::program::{Move, NOWHERE, Program};
+use super::reach::Reach;
 use super::regs::{Bytes, Frame, Lane, STRIP};
 
 mod barriers;
@@ -61,6 +62,22 @@ struct DivergentPath {
 }
 
 impl DivergentPath {
+    /// Where a block begins.
+    fn first(mask: Mask) -> Self {
+        Self {
+            pc: 0,
+            mask,
+            state: PathState::Ready,
+            slices: 0,
+            slice_left: TIME_SLICE,
+            depth: 0,
+            caller: None,
+            base: 0,
+            local_base: 0,
+            force: false,
+        }
+    }
+
     /// Whether the two can become one.
     fn meets(&self, other: &Self) -> bool {
         self.pc == other.pc
@@ -127,18 +144,6 @@ impl LaneGroup {
     /// no memory for it.
     pub(crate) fn new(program: &Program, first: u32, count: usize, lanes: usize) -> Option<Self> {
         let live = Mask::first(count);
-        let path = DivergentPath {
-            pc: 0,
-            mask: live,
-            state: PathState::Ready,
-            slices: 0,
-            slice_left: TIME_SLICE,
-            depth: 0,
-            caller: None,
-            base: 0,
-            local_base: 0,
-            force: false,
-        };
         Some(Self {
             registers: Bytes::new(program.functions[0].frame as usize)?,
             scratch: Bytes::new(Machine::SCRATCH_BYTES)?,
@@ -146,12 +151,24 @@ impl LaneGroup {
             errors: Bytes::new(if program.asks_runtime { 4 * lanes } else { 0 })?,
             first_thread: first,
             live,
-            paths: vec![path],
+            paths: vec![DivergentPath::first(live)],
             arrived: BTreeMap::new(),
             reconvergence_delay: 0,
             reconvergence_backoff: 1,
             started: false,
         })
+    }
+
+    /// Makes it, after all its lanes have exited, the group of `count` threads of another block.
+    pub(crate) fn restart(&mut self, count: usize) {
+        self.live = Mask::first(count);
+        self.paths.clear();
+        self.paths.push(DivergentPath::first(self.live));
+        self.arrived.clear();
+        self.errors.clear();
+        self.reconvergence_delay = 0;
+        self.reconvergence_backoff = 1;
+        self.started = false;
     }
 
     /// Lanes that have not exited.
@@ -298,6 +315,12 @@ impl LaneGroup {
             budget: *budget,
             slice_left: path.slice_left,
             reconvergence_delay: self.reconvergence_delay,
+            reach: Reach::new(
+                &context.grid.readable,
+                &context.grid.memory,
+                context.shared,
+                context.grid.shared(),
+            ),
             event: Event::None,
         };
         machine.set_mask(path.mask);
@@ -424,9 +447,10 @@ impl LaneGroup {
                 kind,
                 address,
                 lane,
+                line,
             } => {
                 let thread = self.first_thread + lane as u32;
-                let line = program.lines[at as usize];
+                let line = line.unwrap_or(program.lines[at as usize]);
                 return Some(Pause::Fault {
                     kind,
                     address,

@@ -14,6 +14,7 @@ use super::machine::Machine;
 use super::memory::AddressSpace;
 use super::module::Kernel;
 use super::program::Program;
+use super::reach::Readable;
 use super::regs::Bytes;
 use super::services::Services;
 use super::texture::Textures;
@@ -139,6 +140,7 @@ impl Launch {
             globals,
             constants,
             memory,
+            readable: Readable::default(),
             textures,
             cancel,
             id: grid_id,

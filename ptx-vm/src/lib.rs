@@ -47,6 +47,7 @@ mod memory;
 mod module;
 mod ops;
 mod program;
+mod reach;
 mod regs;
 mod segment;
 mod services;

@@ -8,6 +8,7 @@ use super::grid::Grid;
 use super::limits::MAX_GROUP_LANES;
 use super::mask::Mask;
 use super::program::Program;
+use super::reach::Reach;
 use super::regs::{Bytes, Frame, STRIP};
 
 /// A compiled operation: one cache line.
@@ -95,6 +96,8 @@ pub(crate) enum Event {
         kind: FaultKind,
         address: u64,
         lane: usize,
+        /// The line of the PTX, if the operation has several.
+        line: Option<u32>,
     },
 }
 
@@ -189,17 +192,22 @@ pub(crate) struct Machine<'a> {
     pub(crate) slice_left: u32,
     /// Block boundaries in the divergent code until the lane group tries the convergent one again.
     pub(crate) reconvergence_delay: u32,
+    /// What segments may read without asking.
+    pub(crate) reach: Reach,
     /// Why it stopped.
     pub(crate) event: Event,
 }
 
 impl Machine<'_> {
-    /// Bytes of scratch: a slot of 64-bit lanes for results, and one for addresses.
-    pub(crate) const SCRATCH_BYTES: usize = 2 * Self::SLOT;
+    /// Bytes of scratch: a slot of 64-bit lanes for results, one for addresses, and one for the registers of a segment
+    /// that asks for something.
+    pub(crate) const SCRATCH_BYTES: usize = 3 * Self::SLOT;
     /// Bytes of the widest slot.
     const SLOT: usize = MAX_GROUP_LANES * 8;
     /// Offset of the addresses in scratch.
     pub(crate) const ADDRESSES: u32 = Self::SLOT as u32;
+    /// Offset of a segment's registers in scratch.
+    pub(crate) const SPILL: u32 = 2 * Self::SLOT as u32;
 
     /// Chooses the lanes that run.
     pub(crate) fn set_mask(&mut self, mask: Mask) {
@@ -240,6 +248,7 @@ impl Machine<'_> {
             kind,
             address,
             lane,
+            line: None,
         })
     }
 }

@@ -8,11 +8,13 @@
 use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 /// Bytes of one granule, the unit in which a window's validity is kept: 64 KiB.
 pub const GRANULE: u64 = 1 << GRANULE_SHIFT;
 const GRANULE_SHIFT: u32 = 16;
+/// Granules that are looked at on each side of an address to find what else may be read: 256 MiB.
+const AROUND: usize = 4096;
 
 /// A range of host virtual addresses, readable and writable for as long as the window lives.
 pub struct Window {
@@ -20,6 +22,8 @@ pub struct Window {
     len: u64,
     /// By granule; none at all if everything is allocated.
     valid: Box<[AtomicU8]>,
+    /// How often granules stopped being valid.
+    freed: AtomicU64,
     /// Keeps the mapping alive.
     _owner: Arc<dyn Any + Send + Sync>,
 }
@@ -53,6 +57,7 @@ impl Window {
             base,
             len,
             valid,
+            freed: AtomicU64::new(0),
             _owner: owner,
         }
     }
@@ -67,6 +72,7 @@ impl Window {
             base,
             len,
             valid: Box::default(),
+            freed: AtomicU64::new(0),
             _owner: owner,
         }
     }
@@ -93,7 +99,8 @@ impl Window {
     }
 
     /// Says whether the granules that `[address, address + len)` touches are allocated. Takes effect for
-    /// the accesses that running kernels make from now on. Parts outside the window are ignored.
+    /// the accesses that running kernels make from now on; a lane group that runs may read what was allocated until
+    /// its budget ends. Parts outside the window are ignored.
     #[inline]
     pub fn set_valid(&self, address: u64, len: u64, valid: bool) {
         let Some(last) = len.checked_sub(1) else {
@@ -111,6 +118,9 @@ impl Window {
         for granule in &self.valid[range] {
             granule.store(u8::from(valid), Ordering::Relaxed);
         }
+        if !valid {
+            self.freed.fetch_add(1, Ordering::Release);
+        }
     }
 
     /// Bytes of the granules that are allocated among those that lie wholly in `[address, address + len)`,
@@ -124,6 +134,22 @@ impl Window {
             .filter(|granule| granule.load(Ordering::Relaxed) != 0)
             .count();
         (count as u64) << GRANULE_SHIFT
+    }
+
+    /// The valid bytes around `address`, which lies inside the window: the first, and how many. `None` if it is in no
+    /// valid granule.
+    fn around(&self, address: u64) -> Option<(u64, u64)> {
+        if self.valid.is_empty() {
+            return Some((self.base, self.len));
+        }
+        let here = ((address - self.base) >> GRANULE_SHIFT) as usize;
+        let is_valid = |granule: &&AtomicU8| granule.load(Ordering::Relaxed) != 0;
+        let (before, after) = self.valid.split_at(here);
+        let before = before.iter().rev().take(AROUND).take_while(is_valid);
+        let first = here - before.count();
+        let count = after.iter().take(AROUND).take_while(is_valid).count();
+        let bytes = ((here + count - first) as u64) << GRANULE_SHIFT;
+        (count > 0).then_some((self.base + ((first as u64) << GRANULE_SHIFT), bytes))
     }
 
     /// Whether every granule of `[first, last]` is valid. The range lies inside the window.
@@ -172,6 +198,31 @@ impl AddressSpace {
         &self.windows
     }
 
+    /// A number that changes whenever something of it stops being allocated.
+    pub(crate) fn generation(&self) -> u64 {
+        let freed = self.windows.iter();
+        freed.fold(0, |sum, window| {
+            sum.wrapping_add(window.freed.load(Ordering::Acquire))
+        })
+    }
+
+    /// The allocated bytes around `address`, all in one window: the first, and how many.
+    pub(crate) fn around(&self, address: u64) -> Option<(u64, u64)> {
+        let window = self.window(address)?;
+        (address - window.base < window.len)
+            .then(|| window.around(address))
+            .flatten()
+    }
+
+    /// The last window that begins at or before `address`.
+    #[inline]
+    fn window(&self, address: u64) -> Option<&Window> {
+        let after = self
+            .windows
+            .partition_point(|window| window.base <= address);
+        Some(&self.windows[after.checked_sub(1)?])
+    }
+
     /// Whether all of `[first, first + len)` lies in one window and is allocated. `len` is not 0.
     #[must_use]
     #[inline]
@@ -179,8 +230,7 @@ impl AddressSpace {
         let Some(last) = first.checked_add(len - 1) else {
             return false;
         };
-        let after = self.windows.partition_point(|window| window.base <= first);
-        let Some(window) = after.checked_sub(1).map(|index| &self.windows[index]) else {
+        let Some(window) = self.window(first) else {
             return false;
         };
         last - window.base < window.len && window.holds(first, last)

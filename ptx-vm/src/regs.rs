@@ -79,6 +79,12 @@ impl Bytes {
         Some(())
     }
 
+    /// Makes all of them zero.
+    pub(crate) fn clear(&mut self) {
+        // SAFETY: all bytes are ours, and the exclusive reference says that nobody uses them now.
+        unsafe { std::ptr::write_bytes(self.ptr(), 0, self.len) };
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.len
     }

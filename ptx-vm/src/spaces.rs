@@ -411,7 +411,7 @@ impl Machine<'_> {
         }
     }
 
-    fn local_host(&self, offset: u64, lane: usize, size: u64) -> Result<u64, ()> {
+    pub(crate) fn local_host(&self, offset: u64, lane: usize, size: u64) -> Result<u64, ()> {
         let stride = u64::from(self.local_stride);
         if stride < size || offset > stride - size {
             return Err(());

@@ -326,6 +326,7 @@ impl<'a> Body<'a> {
             d,
             s,
             guard,
+            kept: true,
             line: self.line,
         };
         self.cost += 1;

@@ -74,8 +74,8 @@ impl<'a> Body<'a> {
         let load = memory::load(4, false, 4, false).ok_or_else(|| self.unbuilt())?;
         let store = memory::store(4, 4, false).ok_or_else(|| self.unbuilt())?;
         let traits = Traits {
-            private: false,
-            volatile: false,
+            loose: 4,
+            ..Traits::default()
         };
         let source = self.target(Some(Space::Global), from)?;
         let mut values = Vec::new();
@@ -111,7 +111,12 @@ impl<'a> Body<'a> {
         let imm = self.access(&target, count)?;
         let mut sources = vec![target.base];
         sources.extend(values);
-        self.emit(InstKind::Store { run: store, imm }, Vec::new(), sources);
+        let kind = InstKind::Store {
+            run: store,
+            imm,
+            loose: 4,
+        };
+        self.emit(kind, Vec::new(), sources);
         Ok(())
     }
 

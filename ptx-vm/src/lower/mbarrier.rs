@@ -148,7 +148,7 @@ impl<'a> Body<'a> {
         let imm = self.access(target, 1)?;
         let run = memory::store(8, 8, false).ok_or_else(|| self.unbuilt())?;
         self.emit(
-            InstKind::Store { run, imm },
+            InstKind::Store { run, imm, loose: 0 },
             Vec::new(),
             vec![target.base, word],
         );
@@ -200,6 +200,7 @@ impl<'a> Body<'a> {
         let traits = Traits {
             private: target.is_generic(),
             volatile: true,
+            ..Traits::default()
         };
         let word = self.temp(8);
         self.emit(

@@ -311,6 +311,11 @@ impl<'a> Body<'a> {
                 let traits = Traits {
                     private: matches!(target.place, StateSpace::Local | StateSpace::Generic),
                     volatile,
+                    loose: if bytes == width && !volatile && !whole {
+                        bytes
+                    } else {
+                        0
+                    },
                 };
                 InstKind::Load { run, imm, traits }
             };
@@ -336,7 +341,9 @@ impl<'a> Body<'a> {
             self.fence();
         }
         let whole = is_whole(words, count, ty.size());
-        self.store_elements(target, value, (ty, count), whole)
+        const ORDERED: [&str; 4] = ["volatile", "relaxed", "release", "mmio"];
+        let ordered = ORDERED.iter().any(|word| words.has(word));
+        self.store_elements(target, value, (ty, count), (whole, ordered))
     }
 
     fn store_elements(
@@ -344,9 +351,10 @@ impl<'a> Body<'a> {
         target: Target,
         value: &Operand<'a>,
         (ty, count): (Type, usize),
-        whole: bool,
+        (whole, ordered): (bool, bool),
     ) -> Lowered {
         let bytes = ty.size() as u8;
+        let loose = if whole || ordered { 0 } else { bytes };
         let elements = self.elements(value, count)?;
         let mut values = Vec::with_capacity(count);
         for element in elements {
@@ -359,7 +367,7 @@ impl<'a> Body<'a> {
             let imm = self.access(&target, values.len())?;
             let mut sources = vec![target.base];
             sources.extend(values);
-            self.emit(InstKind::Store { run, imm }, Vec::new(), sources);
+            self.emit(InstKind::Store { run, imm, loose }, Vec::new(), sources);
         }
         Ok(())
     }
@@ -386,7 +394,7 @@ impl<'a> Body<'a> {
             .collect();
         let target = self.target(Some(Space::Shared), address)?;
         match (words.opcode, others.as_slice(), count) {
-            ("st", [], _) => self.store_elements(target, value, (ty, count), false)?,
+            ("st", [], _) => self.store_elements(target, value, (ty, count), (false, true))?,
             ("red", &[name], 1) => {
                 let found = atomic::find(name, ty).filter(|found| found.operands == 1);
                 let run = found.ok_or_else(|| self.unbuilt())?.run;
@@ -507,7 +515,7 @@ impl<'a> Body<'a> {
                 let d = self.temp(width);
                 let traits = Traits {
                     private: true,
-                    volatile: false,
+                    ..Traits::default()
                 };
                 self.emit(InstKind::Load { run, imm, traits }, vec![d], vec![base]);
                 Ok(d)
@@ -527,7 +535,12 @@ impl<'a> Body<'a> {
             Passed::Local(place, size) if size == u32::from(width) => {
                 let (imm, base) = self.own(place)?;
                 let run = memory::store(width, width, false).ok_or_else(|| self.unbuilt())?;
-                self.emit(InstKind::Store { run, imm }, Vec::new(), vec![base, value]);
+                let loose = 0;
+                self.emit(
+                    InstKind::Store { run, imm, loose },
+                    Vec::new(),
+                    vec![base, value],
+                );
                 Ok(())
             }
             _ => Err(self.fail("arguments that do not fit the function")),

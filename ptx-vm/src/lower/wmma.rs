@@ -251,13 +251,19 @@ impl<'a> Body<'a> {
                     let value = self.part(value, kind, index)?;
                     let run = memory::store(kind.bytes, width, false);
                     let run = run.ok_or_else(|| self.unbuilt())?;
-                    self.emit(InstKind::Store { run, imm }, Vec::new(), vec![place, value]);
+                    let loose = if kind.bytes == width { width } else { 0 };
+                    self.emit(
+                        InstKind::Store { run, imm, loose },
+                        Vec::new(),
+                        vec![place, value],
+                    );
                 } else {
                     let run = memory::load(kind.bytes, false, width, false);
                     let run = run.ok_or_else(|| self.unbuilt())?;
                     let traits = Traits {
                         private: target.is_generic(),
-                        volatile: false,
+                        loose: if kind.bytes == width { width } else { 0 },
+                        ..Traits::default()
                     };
                     let value = self.temp(width);
                     self.emit(

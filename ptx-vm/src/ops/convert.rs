@@ -10,6 +10,7 @@ use super::half;
 use super::simple::{Simple, Words, op};
 use super::{logic, parts};
 use crate::machine::ColdFn;
+use crate::segment::Tag;
 
 /// A conversion as a chain of operations, each on the result of the one before, and the width of a lane
 /// that the chain wants and gives. `None` if there is none.
@@ -169,8 +170,8 @@ fn to_float(from: Type, to: Type, words: &Words<'_>) -> Option<Vec<Simple>> {
         return Some(chain);
     }
     chain.push(match (to, signed, wide) {
-        (Type::F32, false, false) => op!(u32 => f32; |a| a as f32),
-        (Type::F32, true, false) => op!(i32 => f32; |a| a as f32),
+        (Type::F32, false, false) => op!(@ Tag::CvtU32F32; u32 => f32; |a| a as f32),
+        (Type::F32, true, false) => op!(@ Tag::CvtS32F32; i32 => f32; |a| a as f32),
         (Type::F32, false, true) => op!(u64 => f32; |a| a as f32),
         (Type::F32, true, true) => op!(i64 => f32; |a| a as f32),
         (Type::F64, false, false) => op!(u32 => f64; |a| f64::from(a)),

@@ -254,7 +254,7 @@ pub(super) fn float(words: &Words<'_>, ty: Type) -> Option<Simple> {
             Type::F32 => Some(op!(@ Tag::NegF32; f32 => f32; |a| -a)),
             _ => Some(op!(f64 => f64; |a| -a)),
         },
-        "abs" => floats!(ty; T => T; |a| a.abs()),
+        "abs" => floats!(ty, Tag::AbsF32, Tag::None; T => T; |a| a.abs()),
         // The smaller or larger of the amounts, negative if one operand is.
         "min" | "max" if words.has("xorsign") && words.has("abs") && ty == Type::F32 => {
             Some(match (words.opcode, words.has("NaN")) {

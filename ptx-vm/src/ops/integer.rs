@@ -53,13 +53,20 @@ pub(super) fn integer(words: &Words<'_>, ty: Type) -> Option<Simple> {
             Type::U32 | Type::S32 => {
                 Some(op!(@ Tag::Sub32; u32, u32 => u32; |a, b| a.wrapping_sub(b)))
             }
+            Type::U64 | Type::S64 => {
+                Some(op!(@ Tag::Sub64; u64, u64 => u64; |a, b| a.wrapping_sub(b)))
+            }
             _ => bits!(ty; T, T => T; |a, b| a.wrapping_sub(b)),
         },
         "mul" if words.has("wide") => match ty {
             Type::U16 => Some(op!(u16, u16 => u32; |a, b| u32::from(a) * u32::from(b))),
             Type::S16 => Some(op!(i16, i16 => i32; |a, b| i32::from(a) * i32::from(b))),
-            Type::U32 => Some(op!(u32, u32 => u64; |a, b| u64::from(a) * u64::from(b))),
-            Type::S32 => Some(op!(i32, i32 => i64; |a, b| i64::from(a) * i64::from(b))),
+            Type::U32 => {
+                Some(op!(@ Tag::MulWideU32; u32, u32 => u64; |a, b| u64::from(a) * u64::from(b)))
+            }
+            Type::S32 => {
+                Some(op!(@ Tag::MulWideS32; i32, i32 => i64; |a, b| i64::from(a) * i64::from(b)))
+            }
             _ => None,
         },
         "mul" if words.has("hi") => high(ty),
@@ -119,8 +126,16 @@ pub(super) fn integer(words: &Words<'_>, ty: Type) -> Option<Simple> {
         "neg" => signed!(ty; T => T; |a| a.wrapping_neg()),
         "min" if words.has("relu") => Some(op!(i32, i32 => i32; |a, b| a.min(b).max(0))),
         "max" if words.has("relu") => Some(op!(i32, i32 => i32; |a, b| a.max(b).max(0))),
-        "min" => ints!(ty; T, T => T; |a, b| a.min(b)),
-        "max" => ints!(ty; T, T => T; |a, b| a.max(b)),
+        "min" => match ty {
+            Type::S32 => Some(op!(@ Tag::MinS32; i32, i32 => i32; |a, b| a.min(b))),
+            Type::U32 => Some(op!(@ Tag::MinU32; u32, u32 => u32; |a, b| a.min(b))),
+            _ => ints!(ty; T, T => T; |a, b| a.min(b)),
+        },
+        "max" => match ty {
+            Type::S32 => Some(op!(@ Tag::MaxS32; i32, i32 => i32; |a, b| a.max(b))),
+            Type::U32 => Some(op!(@ Tag::MaxU32; u32, u32 => u32; |a, b| a.max(b))),
+            _ => ints!(ty; T, T => T; |a, b| a.max(b)),
+        },
         "bfind" => {
             let shift = words.has("shiftamt");
             Some(match (ty, shift) {

@@ -25,16 +25,20 @@ pub(super) fn logic(words: &Words<'_>, ty: Type) -> Option<Simple> {
     match (words.opcode, ty) {
         ("and", _) => match ty {
             Type::B32 => Some(op!(@ Tag::And32; u32, u32 => u32; |a, b| a & b)),
+            Type::B64 => Some(op!(@ Tag::And64; u64, u64 => u64; |a, b| a & b)),
             _ => bits!(ty; T, T => T; |a, b| a & b),
         },
         ("or", _) => match ty {
             Type::B32 => Some(op!(@ Tag::Or32; u32, u32 => u32; |a, b| a | b)),
+            Type::B64 => Some(op!(@ Tag::Or64; u64, u64 => u64; |a, b| a | b)),
             _ => bits!(ty; T, T => T; |a, b| a | b),
         },
         ("xor", _) => match ty {
             Type::B32 => Some(op!(@ Tag::Xor32; u32, u32 => u32; |a, b| a ^ b)),
+            Type::B64 => Some(op!(@ Tag::Xor64; u64, u64 => u64; |a, b| a ^ b)),
             _ => bits!(ty; T, T => T; |a, b| a ^ b),
         },
+        ("not", Type::B32) => Some(op!(@ Tag::Not32; u32 => u32; |a| !a)),
         ("not", _) => bits!(ty; T => T; |a| !a),
         ("cnot", _) => bits!(ty; T => T; |a| T::from(a == 0)),
         ("mov", _) => mov(ty.size() as u8),
@@ -46,6 +50,12 @@ pub(super) fn logic(words: &Words<'_>, ty: Type) -> Option<Simple> {
         ("shr", Type::U32 | Type::B32) => {
             Some(op!(@ Tag::ShrU32; u32, u32 => u32; |a, b| if b < 32 { a >> b } else { 0 }))
         }
+        ("shl", Type::B64) => {
+            Some(op!(@ Tag::Shl64; u64, u32 => u64; |a, b| if b < 64 { a << b } else { 0 }))
+        }
+        ("shr", Type::U64 | Type::B64) => {
+            Some(op!(@ Tag::ShrU64; u64, u32 => u64; |a, b| if b < 64 { a >> b } else { 0 }))
+        }
         ("shl", _) => bits!(ty; T, u32 => T; |a, b| if b < T::BITS { a << b } else { 0 }),
         ("shr", Type::S16 | Type::S64) => {
             signed!(ty; T, u32 => T; |a, b| a >> b.min(T::BITS - 1))
@@ -54,7 +64,7 @@ pub(super) fn logic(words: &Words<'_>, ty: Type) -> Option<Simple> {
         ("popc", _) => bits!(ty; T => u32; |a| a.count_ones()),
         ("clz", _) => bits!(ty; T => u32; |a| a.leading_zeros()),
         ("brev", _) => bits!(ty; T => T; |a| a.reverse_bits()),
-        ("lop3", Type::B32) => Some(op!(u32, u32, u32 => u32; |a, b, c, imm| {
+        ("lop3", Type::B32) => Some(op!(@ Tag::Lop3; u32, u32, u32 => u32; |a, b, c, imm| {
             let mut result = 0;
             for term in 0..8u32 {
                 let wanted = 0u32.wrapping_sub((imm >> term) as u32 & 1);
@@ -140,11 +150,11 @@ pub(crate) fn resize(from: u8, to: u8, signed: bool) -> Option<Simple> {
         (2, 4, true) => op!(i16 => i32; |a| i32::from(a)),
         (2, 8, false) => op!(u16 => u64; |a| u64::from(a)),
         (2, 8, true) => op!(i16 => i64; |a| i64::from(a)),
-        (4, 8, false) => op!(u32 => u64; |a| u64::from(a)),
-        (4, 8, true) => op!(i32 => i64; |a| i64::from(a)),
+        (4, 8, false) => op!(@ Tag::WidenU32; u32 => u64; |a| u64::from(a)),
+        (4, 8, true) => op!(@ Tag::WidenS32; i32 => i64; |a| i64::from(a)),
         (4, 2, _) => op!(u32 => u16; |a| a as u16),
         (8, 2, _) => op!(u64 => u16; |a| a as u16),
-        (8, 4, _) => op!(u64 => u32; |a| a as u32),
+        (8, 4, _) => op!(@ Tag::Narrow; u64 => u32; |a| a as u32),
         (a, b, _) if a == b => return mov(a),
         _ => return None,
     })

@@ -11,7 +11,7 @@
 use ptx::ast::Type;
 
 use super::warp::ALL;
-use super::{fp8, half};
+use super::{dense, fp8, half};
 use crate::access::Cell;
 use crate::fault::FaultKind;
 use crate::machine::{Flow, Machine, Op};
@@ -261,6 +261,9 @@ pub(crate) unsafe fn multiply(cx: &mut Machine<'_>, op: &Op) -> Flow {
     }
     let shape = Product::unpack(op.imm);
     for (base, lanes) in cx.warps() {
+        if lanes == u32::MAX && dense::product(cx, op, shape, base) {
+            continue;
+        }
         if shape.depth > DEEPEST {
             product::<DEEPEST_BITS>(cx, op, shape, (base, lanes));
         } else {

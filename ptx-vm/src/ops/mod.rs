@@ -9,6 +9,7 @@ pub(crate) mod cold;
 pub(crate) mod compare;
 pub(crate) mod control;
 pub(crate) mod convert;
+mod dense;
 pub(crate) mod device_runtime;
 pub(crate) mod float;
 pub(crate) mod fp8;

@@ -7,24 +7,70 @@ use std::sync::OnceLock;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use crate::grid::RESERVED_SHARED;
+use crate::limits::MAX_GROUP_LANES;
 use crate::machine::{Flow, Machine, Op};
 use crate::mask::WARP;
 use crate::regs::{Lane, STRIP};
 use crate::spaces::{GRID_BASE, WINDOW};
 
 impl Machine<'_> {
-    /// Sets every running lane of destination 0, or its one strip.
+    /// Sets every running lane of destination 0, or its one strip. `value` may be asked of lanes that do not run.
+    #[inline(always)]
     pub(crate) fn fill(&mut self, op: &Op, value: impl Fn(usize) -> u64) {
-        let offset = op.d[0] as usize;
-        if op.writes_varying(0) {
-            for lane in self.mask.lanes() {
-                self.frame.set_wide(offset, lane, op.width[0], value(lane));
-            }
-        } else {
-            for lane in 0..STRIP {
-                self.frame.set_wide(offset, lane, op.width[0], value(0));
+        match op.width[0] {
+            1 => self.fill_as(op, |lane| value(lane) as u8),
+            2 => self.fill_as(op, |lane| value(lane) as u16),
+            4 => self.fill_as(op, |lane| value(lane) as u32),
+            _ => self.fill_as(op, value),
+        }
+    }
+
+    #[inline(always)]
+    fn fill_as<T: Lane>(&mut self, op: &Op, value: impl Fn(usize) -> T) {
+        let target = self.target(op, 0);
+        for strip in target.low..target.high {
+            let first = if target.varying { strip * STRIP } else { 0 };
+            let step = usize::from(target.varying);
+            let values = std::array::from_fn(|lane| value(first + lane * step));
+            target
+                .frame
+                .set_strip(target.offset as usize, strip, values);
+        }
+        if target.blend {
+            self.blend::<T>(op.d[0]);
+        }
+    }
+
+    /// Sets destination 0 to the thread's index along an axis of the block.
+    fn fill_thread_index(&mut self, op: &Op, axis: usize) {
+        let [x, y, _] = self.grid.block;
+        let first = self.first_thread;
+        let index = |thread: u32| match axis {
+            0 => thread % x,
+            1 => thread / x % y,
+            _ => thread / (x * y),
+        };
+        if !x.is_multiple_of(STRIP as u32) {
+            return self.fill(op, |lane| u64::from(index(first + lane as u32)));
+        }
+        // The lanes of a strip follow each other along x, and the next strip goes on or begins a row.
+        let mut starts = [0; MAX_GROUP_LANES / STRIP];
+        let mut at = [first % x, first / x % y, first / (x * y)];
+        for start in &mut starts {
+            *start = at[axis];
+            at[0] += STRIP as u32;
+            if at[0] == x {
+                at = if at[1] + 1 == y {
+                    [0, 0, at[2] + 1]
+                } else {
+                    [0, at[1] + 1, at[2]]
+                };
             }
         }
+        let step = u32::from(axis == 0);
+        self.fill(op, |lane| {
+            u64::from(starts[lane / STRIP] + (lane % STRIP) as u32 * step)
+        });
     }
 
     /// Sets destination 0 to one value in all running lanes.
@@ -123,19 +169,11 @@ pub(crate) unsafe fn in_constants(cx: &mut Machine<'_>, op: &Op) -> Flow {
 pub(crate) unsafe fn read_special(cx: &mut Machine<'_>, op: &Op) -> Flow {
     let axis = (op.imm >> 8 & 3) as usize;
     let grid = cx.grid;
-    let [x, y, _] = grid.block;
     let first = cx.first_thread;
     let lane_id = |lane: usize| lane as u32 % WARP;
     let same = |value: u32| u64::from(value);
     match op.imm & 0xff {
-        0 => cx.fill(op, |lane| {
-            let thread = first + lane as u32;
-            same(match axis {
-                0 => thread % x,
-                1 => thread / x % y,
-                _ => thread / (x * y),
-            })
-        }),
+        0 => cx.fill_thread_index(op, axis),
         1 => cx.splat_wide(op, same(grid.block[axis])),
         2 => cx.splat_wide(op, same(cx.block_index[axis])),
         3 => cx.splat_wide(op, same(grid.size[axis])),

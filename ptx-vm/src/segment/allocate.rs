@@ -11,11 +11,13 @@ use std::collections::HashMap;
 use super::encode::{self, Assembler, Base, Opcode, Rm};
 use super::step::{RegisterSlot, SegmentStep};
 use super::tag::Tag;
+use super::transfer::Question;
+use super::widen::{SHL_64, SHR_U64};
 use crate::ir::Reg;
 use crate::isa::Isa;
 
 /// A register of the program, and which vector of it.
-type Unit = (Reg, u8);
+pub(super) type Unit = (Reg, u8);
 
 /// Nothing comes.
 const NEVER: usize = usize::MAX;
@@ -23,7 +25,7 @@ const NEVER: usize = usize::MAX;
 const AFTER: usize = usize::MAX - 1;
 
 #[derive(Clone, Copy, Debug)]
-struct CachedRegister {
+pub(super) struct CachedRegister {
     unit: Unit,
     /// Its slot does not have this value.
     dirty: bool,
@@ -31,14 +33,17 @@ struct CachedRegister {
     made: usize,
 }
 
-struct Allocator<'a> {
-    out: Assembler,
+pub(super) struct Allocator<'a> {
+    pub(super) out: Assembler,
     slot_of: &'a dyn Fn(Reg) -> RegisterSlot,
     live_after: &'a dyn Fn(Reg) -> bool,
-    masked: bool,
-    registers: Vec<Option<CachedRegister>>,
+    pub(super) masked: bool,
+    pub(super) registers: Vec<Option<CachedRegister>>,
     /// Registers that the current step needs.
-    pinned: Vec<u8>,
+    pub(super) pinned: Vec<u8>,
+    /// Loads and stores so far, and how each is asked for.
+    pub(super) transfers: usize,
+    pub(super) questions: Vec<Question>,
     /// For each register of the program: the steps that read it and those that write it, ascending.
     reads: HashMap<Reg, Vec<usize>>,
     writes: HashMap<Reg, Vec<usize>>,
@@ -53,6 +58,7 @@ pub(super) fn compile(
     live_after: &dyn Fn(Reg) -> bool,
     isa: Isa,
     masked: bool,
+    first: usize,
 ) -> Option<Vec<u8>> {
     let mut reads: HashMap<Reg, Vec<usize>> = HashMap::new();
     let mut writes: HashMap<Reg, Vec<usize>> = HashMap::new();
@@ -60,10 +66,13 @@ pub(super) fn compile(
         for &reg in &step.s {
             reads.entry(reg).or_default().push(index);
         }
-        writes.entry(step.d).or_default().push(index);
+        for &reg in &step.d {
+            writes.entry(reg).or_default().push(index);
+        }
     }
     let mut out = Assembler::new(isa);
-    let top = out.open(masked);
+    let transfers = steps.iter().any(|step| step.access.1 != 0);
+    let top = out.open(masked || transfers);
     let registers = vec![None; out.registers()];
     let mut allocator = Allocator {
         out,
@@ -72,6 +81,8 @@ pub(super) fn compile(
         masked,
         registers,
         pinned: Vec::new(),
+        transfers: first,
+        questions: Vec::new(),
         reads,
         writes,
         now: 0,
@@ -79,7 +90,11 @@ pub(super) fn compile(
     };
     for (index, step) in steps.iter().enumerate() {
         allocator.now = index;
-        let parts = (slot_of)(step.d).width / 4;
+        if step.access.1 != 0 {
+            allocator.transfer(step);
+            continue;
+        }
+        let parts = (slot_of)(step.d[0]).width / 4;
         for part in 0..parts {
             allocator.step(step, part);
         }
@@ -91,7 +106,9 @@ pub(super) fn compile(
     if allocator.far {
         return None;
     }
-    Some(allocator.out.close(top))
+    allocator.out.close(top);
+    allocator.questions();
+    Some(allocator.out.finish())
 }
 
 impl Allocator<'_> {
@@ -162,7 +179,7 @@ impl Allocator<'_> {
     }
 
     /// A register that nothing needs.
-    fn free(&mut self) -> u8 {
+    pub(super) fn free(&mut self) -> u8 {
         let candidates =
             (0..self.registers.len() as u8).filter(|register| !self.pinned.contains(register));
         let best = candidates
@@ -181,7 +198,7 @@ impl Allocator<'_> {
     }
 
     /// A unit in a register.
-    fn load(&mut self, unit: Unit) -> u8 {
+    pub(super) fn load(&mut self, unit: Unit) -> u8 {
         if let Some(register) = self.find(unit) {
             self.pinned.push(register);
             return register;
@@ -228,7 +245,7 @@ impl Allocator<'_> {
     }
 
     /// The register now has the unit's new value.
-    fn define(&mut self, register: u8, unit: Unit) {
+    pub(super) fn define(&mut self, register: u8, unit: Unit) {
         for held in &mut self.registers {
             if held.is_some_and(|held| held.unit == unit) {
                 *held = None;
@@ -243,7 +260,7 @@ impl Allocator<'_> {
 
     fn step(&mut self, step: &SegmentStep, part: u8) {
         self.pinned.clear();
-        let d = (step.d, part);
+        let d = (step.d[0], part);
         let source = |index: usize| (step.s[index], part);
         let register = match step.tag {
             Tag::AddF32 => self.binary(encode::ADD_F32, source(0), source(1), true),
@@ -258,9 +275,26 @@ impl Allocator<'_> {
             Tag::Add64 => self.binary(encode::ADD_64, source(0), source(1), true),
             Tag::Sub32 => self.binary(encode::SUB_32, source(0), source(1), false),
             Tag::Mul32 => self.binary(encode::MUL_32, source(0), source(1), true),
-            Tag::And32 => self.binary(encode::AND_32, source(0), source(1), true),
-            Tag::Or32 => self.binary(encode::OR_32, source(0), source(1), true),
-            Tag::Xor32 => self.binary(encode::XOR_32, source(0), source(1), true),
+            Tag::Sub64 => self.binary(encode::SUB_64, source(0), source(1), false),
+            Tag::And32 | Tag::And64 => self.binary(encode::AND_32, source(0), source(1), true),
+            Tag::Or32 | Tag::Or64 => self.binary(encode::OR_32, source(0), source(1), true),
+            Tag::Xor32 | Tag::Xor64 => self.binary(encode::XOR_32, source(0), source(1), true),
+            Tag::MinS32 => self.binary(encode::MIN_S32, source(0), source(1), true),
+            Tag::MinU32 => self.binary(encode::MIN_U32, source(0), source(1), true),
+            Tag::MaxS32 => self.binary(encode::MAX_S32, source(0), source(1), true),
+            Tag::MaxU32 => self.binary(encode::MAX_U32, source(0), source(1), true),
+            Tag::Not32 => self.with_constant(encode::XOR_32, source(0), u32::MAX),
+            Tag::AbsF32 => self.with_constant(encode::AND_32, source(0), 0x7fff_ffff),
+            Tag::CvtS32F32 => self.unary(encode::CVT_S32_F32, source(0)),
+            Tag::CvtU32F32 => self.unary(encode::CVT_U32_F32, source(0)),
+            Tag::Lop3 => self.lop3(step, part),
+            Tag::WidenS32 => self.widen((step.s[0], 0), part, true),
+            Tag::WidenU32 => self.widen((step.s[0], 0), part, false),
+            Tag::MulWideS32 => self.multiply_wide(step, part, true),
+            Tag::MulWideU32 => self.multiply_wide(step, part, false),
+            Tag::Narrow => self.narrow(step.s[0]),
+            Tag::Shl64 => self.shift_wide(SHL_64, step, part),
+            Tag::ShrU64 => self.shift_wide(SHR_U64, step, part),
             Tag::Shl32 => self.binary(encode::SHL_32, source(0), source(1), false),
             Tag::ShrU32 => self.binary(encode::SHR_U32, source(0), source(1), false),
             Tag::ShrS32 => self.binary(encode::SHR_S32, source(0), source(1), false),
@@ -278,7 +312,9 @@ impl Allocator<'_> {
             Tag::NegF32 => self.negate(source(0)),
             Tag::RsqrtF32 => self.rsqrt(source(0), false),
             Tag::RsqrtFtzF32 => self.rsqrt(source(0), true),
-            Tag::None => return,
+            Tag::None | Tag::LoadGlobal | Tag::LoadShared | Tag::StoreGlobal | Tag::StoreShared => {
+                return;
+            }
         };
         self.define(register, d);
     }
@@ -307,6 +343,25 @@ impl Allocator<'_> {
             _ => self.free(),
         };
         self.out.vector(op, d, 0, from, 0);
+        d
+    }
+
+    /// An operation with one constant; AVX-512 only.
+    fn with_constant(&mut self, op: Opcode, a: Unit, constant: u32) -> u8 {
+        let from = self.load(a);
+        let d = self.result(&[from]);
+        self.out.vector(op, d, from, Rm::Constant(constant), 0);
+        d
+    }
+
+    /// Any function of three bits, whose table is the step's constant; AVX-512 only.
+    fn lop3(&mut self, step: &SegmentStep, part: u8) -> u8 {
+        let [a, b, c] = [0, 1, 2].map(|index| self.load((step.s[index], part)));
+        let d = self.free();
+        self.out.copy(d, a);
+        let table = Some(step.imm as u8);
+        self.out
+            .vector_imm(encode::LOP3, d, b, Rm::Register(c), 0, table);
         d
     }
 

@@ -14,6 +14,12 @@ pub(super) enum Base {
     R8 = 8,
     /// The strip of slots with 8 bytes a lane.
     R9 = 9,
+    /// An address that was made.
+    Rax = 0,
+    /// What may be read: [`crate::reach::Reach`].
+    R10 = 10,
+    /// Scratch.
+    R11 = 11,
 }
 
 /// The last operand of an instruction.
@@ -21,8 +27,33 @@ pub(super) enum Base {
 pub(super) enum Rm {
     Register(u8),
     Memory(Base, i32),
-    /// One 32-bit constant in all lanes; AVX-512 only.
+    /// One 32-bit number from memory in all lanes, or one of 64 bits where the instruction has such lanes; AVX-512 only,
+    /// as what follows.
+    Broadcast(Base, i32),
+    /// One 32-bit constant in all lanes.
     Constant(u32),
+    /// One 64-bit constant in all lanes.
+    Constant64(u64),
+    /// In each lane its number times the first, and the second added: in lanes of 32 bits, or of 64 (`true`).
+    Row(bool, u8, u16),
+}
+
+impl Rm {
+    /// What a constant operand has in memory.
+    fn constant(self) -> Option<Vec<u8>> {
+        let lane = |lane: u64, step: u8, first: u16| lane * u64::from(step) + u64::from(first);
+        Some(match self {
+            Self::Register(_) | Self::Memory(..) | Self::Broadcast(..) => return None,
+            Self::Constant(value) => value.to_le_bytes().to_vec(),
+            Self::Constant64(value) => value.to_le_bytes().to_vec(),
+            Self::Row(true, step, first) => (0..8)
+                .flat_map(|at| lane(at, step, first).to_le_bytes())
+                .collect(),
+            Self::Row(false, step, first) => (0..16)
+                .flat_map(|at| (lane(at, step, first) as u32).to_le_bytes())
+                .collect(),
+        })
+    }
 }
 
 /// A vector instruction: opcode map (1: 0F, 2: 0F38, 3: 0F3A), mandatory prefix (1: 66, 2: F3, 3: F2), W,
@@ -40,7 +71,7 @@ pub(super) struct Assembler {
     pub(super) code: Vec<u8>,
     pub(super) isa: Isa,
     /// Constants, and where their addresses are to be written.
-    constants: Vec<(u32, usize)>,
+    constants: Vec<(Vec<u8>, usize)>,
 }
 
 impl Assembler {
@@ -79,12 +110,15 @@ impl Assembler {
     ) {
         let (rm_low, rm_mid) = match rm {
             Rm::Register(register) => (register >> 3 & 1, register >> 4 & 1),
-            Rm::Memory(base, _) => ((base as u8) >> 3 & 1, 0),
-            Rm::Constant(_) => (0, 0),
+            Rm::Memory(base, _) | Rm::Broadcast(base, _) => ((base as u8) >> 3 & 1, 0),
+            Rm::Constant(_) | Rm::Constant64(_) | Rm::Row(..) => (0, 0),
         };
         let bit = |value: u8, at: u8| (value & 1) << at;
         if self.isa == Isa::Avx512 {
-            let broadcast = u8::from(matches!(rm, Rm::Constant(_)));
+            let broadcast = u8::from(matches!(
+                rm,
+                Rm::Constant(_) | Rm::Constant64(_) | Rm::Broadcast(..)
+            ));
             self.code.push(0x62);
             self.code.push(
                 bit(!(reg >> 3), 7)
@@ -108,15 +142,16 @@ impl Assembler {
         let field = (reg & 7) << 3;
         match rm {
             Rm::Register(register) => self.code.push(0xc0 | field | register & 7),
-            Rm::Memory(base, offset) => {
+            Rm::Memory(base, offset) | Rm::Broadcast(base, offset) => {
                 self.code.push(0x80 | field | (base as u8) & 7);
                 self.code.extend_from_slice(&offset.to_le_bytes());
             }
-            Rm::Constant(value) => {
+            Rm::Constant(_) | Rm::Constant64(_) | Rm::Row(..) => {
                 self.code.push(field | 5);
                 // The distance counts from the instruction's end; an immediate stands before that.
                 let end = self.code.len() + 4 + usize::from(imm.is_some());
-                self.constants.push((value, self.code.len()));
+                self.constants
+                    .extend(rm.constant().map(|bytes| (bytes, self.code.len())));
                 self.code.extend_from_slice(&(end as i32).to_le_bytes());
             }
         }
@@ -149,6 +184,7 @@ impl Assembler {
     pub(super) fn open(&mut self, masked: bool) -> usize {
         // AVX2 takes half a strip at a time.
         let halves = if self.isa == Isa::Avx512 { 0 } else { 1 };
+        self.code.extend_from_slice(&[0x4d, 0x89, 0xc2]); // mov r10, r8
         if halves == 1 {
             self.code.extend_from_slice(&[0x48, 0x01, 0xf6]); // add rsi, rsi
             self.code.extend_from_slice(&[0x48, 0x01, 0xd2]); // add rdx, rdx
@@ -163,15 +199,20 @@ impl Assembler {
         }
         let top = self.code.len();
         if masked {
-            self.code.extend_from_slice(&[0xc5, 0xf8, 0x90, 0x0c, 0x71]); // kmovw k1, [rcx + 2*rsi]
-            self.code
-                .extend_from_slice(&[0xc4, 0xe3, 0xf9, 0x30, 0xd1, 8]); // kshiftrw k2, k1, 8
+            self.load_mask();
         }
         top
     }
 
-    /// Closes the loop, returns, and appends the constants.
-    pub(super) fn close(mut self, top: usize) -> Vec<u8> {
+    /// Loads the mask of the strip's running lanes.
+    pub(super) fn load_mask(&mut self) {
+        self.code.extend_from_slice(&[0xc5, 0xf8, 0x90, 0x0c, 0x71]); // kmovw k1, [rcx + 2*rsi]
+        self.code
+            .extend_from_slice(&[0xc4, 0xe3, 0xf9, 0x30, 0xd1, 8]); // kshiftrw k2, k1, 8
+    }
+
+    /// Closes the loop and returns 0.
+    pub(super) fn close(&mut self, top: usize) {
         let step = self.bytes() as i32;
         for (register, step) in [(0u8, step), (1, 2 * step)] {
             self.code.extend_from_slice(&[0x49, 0x81, 0xc0 | register]); // add r8/r9, step
@@ -183,17 +224,22 @@ impl Assembler {
         self.code.extend_from_slice(&[0x0f, 0x82]); // jb top
         self.code
             .extend_from_slice(&(distance as i32).to_le_bytes());
+        self.code.extend_from_slice(&[0x31, 0xc0]); // xor eax, eax
         self.code.extend_from_slice(&[0xc5, 0xf8, 0x77, 0xc3]); // vzeroupper; ret
-        while !self.code.len().is_multiple_of(4) {
+    }
+
+    /// Appends the constants; the code is whole.
+    pub(super) fn finish(mut self) -> Vec<u8> {
+        while !self.code.len().is_multiple_of(8) {
             self.code.push(0xcc);
         }
-        let mut pool: Vec<(u32, usize)> = Vec::new();
+        let mut pool: Vec<(Vec<u8>, usize)> = Vec::new();
         for (value, at) in std::mem::take(&mut self.constants) {
             let place = match pool.iter().find(|(other, _)| *other == value) {
                 Some((_, place)) => *place,
                 None => {
                     let place = self.code.len();
-                    self.code.extend_from_slice(&value.to_le_bytes());
+                    self.code.extend_from_slice(&value);
                     pool.push((value, place));
                     place
                 }
@@ -210,7 +256,7 @@ impl Assembler {
     }
 }
 
-const fn opcode(map: u8, prefix: u8, wide: bool, byte: u8) -> Opcode {
+pub(super) const fn opcode(map: u8, prefix: u8, wide: bool, byte: u8) -> Opcode {
     Opcode {
         map,
         prefix,
@@ -239,6 +285,18 @@ pub(super) const DIV_F64: Opcode = opcode(1, 1, true, 0x5e);
 pub(super) const SQRT_F64: Opcode = opcode(1, 1, true, 0x51);
 pub(super) const ADD_32: Opcode = opcode(1, 1, false, 0xfe);
 pub(super) const ADD_64: Opcode = opcode(1, 1, true, 0xd4);
+pub(super) const SUB_64: Opcode = opcode(1, 1, true, 0xfb);
+pub(super) const MIN_S32: Opcode = opcode(2, 1, false, 0x39);
+pub(super) const MIN_U32: Opcode = opcode(2, 1, false, 0x3b);
+pub(super) const MAX_S32: Opcode = opcode(2, 1, false, 0x3d);
+pub(super) const MAX_U32: Opcode = opcode(2, 1, false, 0x3f);
+/// vcvtdq2ps, vcvtudq2ps
+pub(super) const CVT_S32_F32: Opcode = opcode(1, 0, false, 0x5b);
+pub(super) const CVT_U32_F32: Opcode = opcode(1, 3, false, 0x7a);
+/// vpternlogd
+pub(super) const LOP3: Opcode = opcode(3, 1, false, 0x25);
+/// vinserti64x4
+pub(super) const INSERT_UPPER: Opcode = opcode(3, 1, true, 0x3a);
 pub(super) const SUB_32: Opcode = opcode(1, 1, false, 0xfa);
 pub(super) const MUL_32: Opcode = opcode(2, 1, false, 0x40);
 pub(super) const AND_32: Opcode = opcode(1, 1, false, 0xdb);

@@ -5,24 +5,33 @@
 //! Operation by operation, each result goes through memory: two or three loads, a store and a dispatch
 //! for one multiplication. A *segment* is a run of arithmetic within a basic block, compiled to a loop
 //! over strips that keeps everything in vector registers and reads and writes the register file only for
-//! what comes from before and is needed after. It touches nothing but the register file, at offsets that
-//! [`super::analysis::layout`] gave, so all checks of memory and control stay where they are.
+//! what comes from before and is needed after, at offsets that [`super::analysis::layout`] gave. Loads and stores are
+//! among its operations: all addresses of a strip are compared with what [`super::reach`] says before the first byte is
+//! touched, and a strip with one that is not inside is done lane by lane by the executor. Atomics and control stay outside.
+//!
+//! One strip does all of the segment before the next one begins. So lanes of a warp, which is two strips, see each other's
+//! stores earlier or later than if they ran in step; a segment ends where that could be seen ([`Order`]).
 //!
 //! Where there is no code for a vector unit, or the system gives no executable memory, the operations run
 //! one by one.
 
 mod allocate;
+mod ask;
+mod branch;
 mod encode;
 mod native;
 mod step;
 mod tag;
+mod transfer;
+mod widen;
 
 use super::ir::Reg;
 use super::isa::Isa;
 use super::machine::{Flow, Machine, Op};
+use super::reach::Reach;
 
 pub(crate) use native::Native;
-pub(crate) use step::{RegisterSlot, SegmentStep};
+pub(crate) use step::{Order, RegisterSlot, SegmentStep};
 pub(crate) use tag::Tag;
 
 /// Fewer operations than this are not worth a segment.
@@ -37,20 +46,27 @@ pub(crate) fn possible(isa: Isa, masked: bool) -> bool {
     }
 }
 
-/// Compiles a segment: the code, to be placed anywhere. `None` if it cannot reach its slots.
+/// Whether segments for this unit can have the operation.
+pub(crate) fn has(isa: Isa, tag: Tag) -> bool {
+    isa == Isa::Avx512 || tag.is_early()
+}
+
+/// Compiles a segment: the code, to be placed anywhere. Its loads and stores are numbered from `first` on. `None` if it cannot
+/// reach its slots.
 pub(crate) fn compile(
     steps: &[SegmentStep],
     slot_of: &dyn Fn(Reg) -> RegisterSlot,
     live_after: &dyn Fn(Reg) -> bool,
     isa: Isa,
     masked: bool,
+    first: usize,
 ) -> Option<Vec<u8>> {
-    allocate::compile(steps, slot_of, live_after, isa, masked)
+    allocate::compile(steps, slot_of, live_after, isa, masked, first)
 }
 
-/// What the code of a segment is called as: the frame, the first strip, the one after the last, and the
-/// lanes that run, 16 bits for each strip.
-type Code = unsafe extern "sysv64" fn(*mut u8, usize, usize, *const u64);
+/// What the code of a segment is called as: the frame, the first strip, the one after the last, the lanes that run, 16
+/// bits for each strip, and what it may read. It returns 0 if all went well, else there is an event.
+type Code = unsafe extern "sysv64" fn(*mut u8, usize, usize, *const u64, *const Reach) -> u32;
 
 /// Runs the segment whose code stands at `imm`; it needs `d[0]` bytes of the frame.
 ///
@@ -61,8 +77,12 @@ pub(crate) unsafe fn run(cx: &mut Machine<'_>, op: &Op) -> Flow {
     let frame = cx.frame.at(0, op.d[0] as usize);
     // SAFETY: the caller's: it is such a function, and the program keeps it mapped.
     let code: Code = unsafe { std::mem::transmute::<usize, Code>(op.imm as usize) };
+    let (low, high, mask) = (cx.low, cx.high, cx.mask);
+    let reach = cx.ready_reach();
     // SAFETY: the code touches the slots that the layout gave, all inside of the bytes just checked, for
-    // strips of this lane group; and it reads the mask.
-    unsafe { code(frame, cx.low, cx.high, cx.mask.0.as_ptr()) };
-    Flow::Next
+    // strips of this lane group; it reads the mask, and memory as far as `reach` says.
+    match unsafe { code(frame, low, high, mask.0.as_ptr(), reach) } {
+        0 => Flow::Next,
+        _ => Flow::Stop,
+    }
 }

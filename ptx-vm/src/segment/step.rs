@@ -4,13 +4,21 @@
 
 use super::tag::Tag;
 use crate::ir::{Inst, InstKind, Reg};
+use crate::spaces::{StateSpace, unpack};
 
 /// One operation of a segment.
 #[derive(Clone, Debug)]
 pub(crate) struct SegmentStep {
     pub(crate) tag: Tag,
-    pub(crate) d: Reg,
+    /// A constant of the operation.
+    pub(crate) imm: u64,
+    /// One register; several of loads of vectors, none of stores.
+    pub(crate) d: Vec<Reg>,
     pub(crate) s: Vec<Reg>,
+    /// Of loads and stores: the access as [`crate::spaces::pack`] packs it, and bytes of an element.
+    pub(crate) access: (u64, u8),
+    /// Of the PTX.
+    pub(crate) line: u32,
 }
 
 /// Where a register of a segment lies: offset, whether it has a value per lane, bytes of a lane.
@@ -24,14 +32,83 @@ pub(crate) struct RegisterSlot {
 impl Inst {
     /// The instruction as a step, if it can be one.
     pub(crate) fn step(&self) -> Option<SegmentStep> {
-        let InstKind::Pure { tag, .. } = self.kind else {
-            return None;
+        let (tag, access) = match self.kind {
+            InstKind::Pure { tag, .. } if self.d.len() == 1 => (tag, (0, 0)),
+            InstKind::Load { imm, traits, .. } => {
+                let tag = transfer(imm, traits.loose, [Tag::LoadShared, Tag::LoadGlobal])?;
+                (tag, (imm, traits.loose))
+            }
+            InstKind::Store { imm, loose, .. } => {
+                let tag = transfer(imm, loose, [Tag::StoreShared, Tag::StoreGlobal])?;
+                (tag, (imm, loose))
+            }
+            _ => return None,
         };
-        let &[d] = self.d.as_slice() else { return None };
-        (tag != Tag::None && self.guard.is_none()).then(|| SegmentStep {
+        let imm = match self.kind {
+            InstKind::Pure { imm, .. } => imm,
+            _ => 0,
+        };
+        (tag != Tag::None).then(|| SegmentStep {
             tag,
-            d,
+            imm,
+            d: self.d.clone(),
             s: self.s.clone(),
+            access,
+            line: self.line,
         })
+    }
+}
+
+/// What segments call a load or a store of elements of `loose` bytes, if they can have it: in shared memory, or global.
+fn transfer(imm: u64, loose: u8, [shared, global]: [Tag; 2]) -> Option<Tag> {
+    let access = unpack(imm);
+    let fits = matches!(loose, 4 | 8)
+        && access.count * usize::from(loose) <= 16
+        && access.count.is_power_of_two()
+        && (-(1 << 30)..1 << 30).contains(&access.offset);
+    match (access.place, access.wide) {
+        (StateSpace::Shared, false) if fits => Some(shared),
+        (StateSpace::Global | StateSpace::Generic, true) if fits => Some(global),
+        _ => None,
+    }
+}
+
+/// Which memory a run of steps has touched, as far as its order may be seen by other lanes of a warp.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Order {
+    /// By global and shared memory; a generic address may be either.
+    loaded: [bool; 2],
+    stored: [bool; 2],
+}
+
+impl Order {
+    /// Adds a step before those that were added; `false` if it must not be in one segment with them.
+    pub(crate) fn precede(&mut self, step: &SegmentStep) -> bool {
+        let stores = match step.tag {
+            Tag::LoadGlobal | Tag::LoadShared => false,
+            Tag::StoreGlobal | Tag::StoreShared => true,
+            _ => return true,
+        };
+        let touched = match unpack(step.access.0).place {
+            StateSpace::Shared => [false, true],
+            StateSpace::Generic => [true, true],
+            _ => [true, false],
+        };
+        for (space, touched) in touched.into_iter().enumerate() {
+            if !touched {
+                continue;
+            }
+            // A store and then a load of what another lane stored; or a load, and then another lane's store: that is usual
+            // in global memory, where lanes of a warp do not hand each other values.
+            if stores && self.loaded[space] || !stores && self.stored[space] && space == 1 {
+                return false;
+            }
+            if stores {
+                self.stored[space] = true;
+            } else {
+                self.loaded[space] = true;
+            }
+        }
+        true
     }
 }

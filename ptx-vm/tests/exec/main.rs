@@ -18,5 +18,6 @@ mod limits;
 mod matrices;
 mod newer;
 mod rounding;
+mod segments;
 mod textures;
 mod wild;

@@ -40,7 +40,8 @@ fn kernel(random: &mut Random) -> String {
             _ => format!("%a{address}+{offset}"),
         };
         let guard = random.pick(&["", "", "@%p0 ", "@!%p0 "]);
-        let _ = match random.next() % 9 {
+        let near = random.next() as i8;
+        let _ = match random.next() % 13 {
             0 | 1 => writeln!(
                 body,
                 "{guard}ld.{space}{kind} {register}{value}, [{place}];"
@@ -60,6 +61,21 @@ fn kernel(random: &mut Random) -> String {
             6 => writeln!(body, "{guard}red.add.u64 [%a{address}], %v{value};"),
             7 => writeln!(
                 body,
+                "{guard}ld.global.v2.u64 {{%v2, %v{value}}}, [%a{address}+{offset}];"
+            ),
+            8 => writeln!(
+                body,
+                "{guard}ld.shared.{kind} {register}{value}, [%s{}+{near}];",
+                address % 2
+            ),
+            9 => writeln!(
+                body,
+                "{guard}st.shared.{kind} [%s{}+{near}], {register}{value};",
+                address % 2
+            ),
+            10 => writeln!(body, "mad.lo.s32 %s1, %r{value}, 8, %s{};", address % 2),
+            11 => writeln!(
+                body,
                 "add.s64 %a{address}, %a{}, %v{value};",
                 (address + n) % 4
             ),
@@ -69,14 +85,14 @@ fn kernel(random: &mut Random) -> String {
     format!(
         ".version 7.5\n.target sm_75\n.address_size 64\n\
          .visible .entry wild(.param .u64 p0, .param .u64 p1, .param .u64 p2, .param .u64 p3)\n{{\n\
-         .reg .b64 %a<4>; .reg .b64 %v<4>; .reg .b32 %r<5>; .reg .b16 %h<4>; .reg .pred %p<1>;\n\
+         .reg .b64 %a<4>; .reg .b64 %v<4>; .reg .b32 %r<5>; .reg .b32 %s<2>; .reg .b16 %h<4>; .reg .pred %p<1>;\n\
          .shared .align 8 .b8 tile[256]; .local .align 8 .b8 own[64];\n\
          ld.param.u64 %a0, [p0];\nld.param.u64 %a1, [p1];\nld.param.u64 %a2, [p2];\nld.param.u64 %a3, [p3];\n\
          mov.u32 %r4, %tid.x;\nsetp.lt.u32 %p0, %r4, 13;\ncvt.u64.u32 %v0, %r4;\n\
          shl.b64 %v1, %v0, 3;\nmov.u64 %v2, %clock64;\nmov.u64 %v3, -8;\n\
          mov.u32 %r0, 7; mov.u32 %r1, %r4; mov.u32 %r2, -1; mov.u32 %r3, 0;\n\
          mov.u16 %h0, 1; mov.u16 %h1, 2; mov.u16 %h2, 3; mov.u16 %h3, 4;\n\
-         add.s64 %a0, %a0, %v1;\n{body}ret;\n}}\n"
+         add.s64 %a0, %a0, %v1;\nshl.b32 %s0, %r4, 2; mov.u32 %s1, 64;\n{body}ret;\n}}\n"
     )
 }
 

@@ -20,6 +20,7 @@ impl<'a> Body<'a> {
             d: vec![d],
             s: Vec::new(),
             guard: None,
+            kept: true,
             line: self.tree.line,
         };
         self.cost += 1;

@@ -1,0 +1,133 @@
+//! What a segment's code may read and write without asking, and whom it asks about everything else.
+//!
+//! An access is inside if its first byte is below a limit, counted from where memory begins; the limits leave room for
+//! all bytes of the longest access. A segment's code makes that comparison for a strip of lanes at once. For a strip with a
+//! lane that is not inside, it asks (`segment::ask`); what is found readable around an address is remembered for the grid.
+//!
+//! Made for each run of a path; read by machine code at the offsets that stand here. Must not know instructions of a
+//! processor, nor who asks.
+
+use std::ffi::c_void;
+use std::mem::offset_of;
+use std::ptr::null_mut;
+use std::sync::OnceLock;
+
+use super::memory::AddressSpace;
+use super::regs::Bytes;
+
+/// Loads and stores of global memory are told apart by their number modulo this: each finds its own array.
+pub(crate) const RANGES: usize = 8;
+/// The longest row that is read at once, and what limits leave free at the end.
+pub(crate) const LONGEST: u64 = 256;
+
+/// A part of global memory.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Range {
+    pub(crate) first: u64,
+    /// How far from `first` an access may begin; 0 if nothing is known.
+    pub(crate) limit: u64,
+}
+
+/// What a grid's blocks have found readable, and the generation of memory in which they did.
+#[derive(Debug, Default)]
+pub(crate) struct Readable([OnceLock<(Range, u64)>; RANGES]);
+
+/// Who loads or stores for a strip what is not inside: given the machine, the access, the strip, and facts of it. 0 if all
+/// went well.
+pub(crate) type Helper = unsafe extern "sysv64" fn(*mut c_void, u64, u64, u64) -> u64;
+
+/// See the module. The layout is what segments' code is made for.
+#[repr(C)]
+#[derive(Debug)]
+pub(crate) struct Reach {
+    /// Host address of shared memory.
+    shared: u64,
+    /// The machine that runs the segment, as the helper knows it.
+    pub(crate) machine: *mut c_void,
+    /// Who is asked.
+    pub(crate) helper: Helper,
+    /// Where addresses, results and registers are kept meanwhile.
+    pub(crate) scratch: *mut u8,
+    ranges: [Range; RANGES],
+    /// By the logarithm of an access's bytes: below which address of shared memory it may begin.
+    limits: [u32; 9],
+}
+
+impl Reach {
+    pub(crate) const SHARED: usize = offset_of!(Self, shared);
+    pub(crate) const MACHINE: usize = offset_of!(Self, machine);
+    pub(crate) const HELPER: usize = offset_of!(Self, helper);
+    pub(crate) const SCRATCH: usize = offset_of!(Self, scratch);
+
+    /// Where the limit of accesses of `bytes`, a power of two up to 256, stands.
+    pub(crate) fn limit(bytes: usize) -> usize {
+        offset_of!(Self, limits) + 4 * bytes.trailing_zeros() as usize
+    }
+
+    /// Where the range of load number `load` stands: its first address, and its limit.
+    pub(crate) fn range(load: usize) -> (usize, usize) {
+        let at = offset_of!(Self, ranges) + size_of::<Range>() * (load % RANGES);
+        (at + offset_of!(Range, first), at + offset_of!(Range, limit))
+    }
+
+    /// Of a block with so many bytes of shared memory.
+    pub(crate) fn new(
+        readable: &Readable,
+        memory: &AddressSpace,
+        shared: &Bytes,
+        bytes: u32,
+    ) -> Self {
+        let limit = |log: usize| (bytes + 1).saturating_sub(1 << log);
+        let generation = memory.generation();
+        let range = |known: &OnceLock<(Range, u64)>| match known.get() {
+            Some((range, then)) if *then == generation => *range,
+            _ => Range::default(),
+        };
+        Self {
+            shared: shared.ptr() as u64,
+            machine: null_mut(),
+            helper: refuse,
+            scratch: null_mut(),
+            ranges: std::array::from_fn(|index| range(&readable.0[index])),
+            limits: std::array::from_fn(limit),
+        }
+    }
+
+    /// Whether load number `load` may begin at an address without asking, as far as it is known.
+    pub(crate) fn knows(&self, load: usize, address: u64) -> bool {
+        let range = self.ranges[load % RANGES];
+        address.wrapping_sub(range.first) < range.limit
+    }
+
+    /// Load number `load` may read a range of global memory, which was found in a generation of it.
+    pub(crate) fn learn(
+        &mut self,
+        readable: &Readable,
+        load: usize,
+        range: Range,
+        generation: u64,
+    ) {
+        self.ranges[load % RANGES] = range;
+        // Another thread may have been first: then its range is the grid's.
+        let _ = readable.0[load % RANGES].set((range, generation));
+    }
+}
+
+/// Nobody is asked before a segment runs.
+unsafe extern "sysv64" fn refuse(_: *mut c_void, _: u64, _: u64, _: u64) -> u64 {
+    1
+}
+
+impl Range {
+    /// What may be read around an address; nothing if it is too little to be worth it.
+    pub(crate) fn around(memory: &AddressSpace, address: u64) -> Self {
+        let Some((start, bytes)) = memory.around(address) else {
+            return Self::default();
+        };
+        // Alignment is seen in the distance from the first address.
+        let first = start.next_multiple_of(LONGEST);
+        let limit = bytes.saturating_sub(first - start + LONGEST - 1);
+        Self { first, limit }
+    }
+}

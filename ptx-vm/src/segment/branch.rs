@@ -1,0 +1,169 @@
+//! Machine code around vectors: addresses in general registers, comparisons, jumps, calls.
+//!
+//! Called by `transfer`. Must not know what is compared, nor why.
+
+use super::encode::{Assembler, Base, Opcode};
+
+/// Where jumps lead that are made before their target is.
+#[derive(Debug, Default)]
+pub(super) struct Label {
+    /// Where the distances stand.
+    jumps: Vec<usize>,
+}
+
+/// When to jump.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum When {
+    Always,
+    /// Not below, of unsigned numbers.
+    NotBelow,
+    NotZero,
+}
+
+impl Assembler {
+    /// Jumps to what [`Assembler::bind`] says.
+    pub(super) fn jump(&mut self, when: When, to: &mut Label) {
+        match when {
+            When::Always => self.code.push(0xe9),
+            When::NotBelow => self.code.extend_from_slice(&[0x0f, 0x83]),
+            When::NotZero => self.code.extend_from_slice(&[0x0f, 0x85]),
+        }
+        to.jumps.push(self.code.len());
+        self.code.extend_from_slice(&[0; 4]);
+    }
+
+    /// A label is here.
+    pub(super) fn bind(&mut self, label: Label) {
+        for at in label.jumps {
+            let distance = self.code.len() as i32 - (at as i32 + 4);
+            self.code[at..at + 4].copy_from_slice(&distance.to_le_bytes());
+        }
+    }
+
+    /// Jumps back to a place that is there.
+    pub(super) fn jump_back(&mut self, to: usize) {
+        let distance = to as i32 - (self.code.len() as i32 + 5);
+        self.code.push(0xe9);
+        self.code.extend_from_slice(&distance.to_le_bytes());
+    }
+
+    /// rax = the lowest 4 bytes of a vector, or 8
+    pub(super) fn lowest_lane(&mut self, wide: bool, from: u8) {
+        let bit = |value: u8, at: u8| (!value & 1) << at;
+        self.code.extend_from_slice(&[
+            0x62,
+            bit(from >> 3, 7) | 0x60 | bit(from >> 4, 4) | 1,
+            u8::from(wide) << 7 | 0x7d,
+            0x08,
+            0x7e,
+            0xc0 | (from & 7) << 3,
+        ]);
+    }
+
+    /// rax = rax + distance
+    pub(super) fn advance(&mut self, distance: i32) {
+        if distance != 0 {
+            self.code.extend_from_slice(&[0x48, 0x8d, 0x80]); // lea rax, [rax + distance]
+            self.code.extend_from_slice(&distance.to_le_bytes());
+        }
+    }
+
+    /// An instruction between a general register and [r10 + place].
+    fn reach(&mut self, bytes: [u8; 3], place: usize) {
+        self.code.extend_from_slice(&bytes);
+        self.code.extend_from_slice(&(place as i32).to_le_bytes());
+    }
+
+    /// rax = [r10 + place]
+    pub(super) fn rax_from(&mut self, place: usize) {
+        self.reach([0x49, 0x8b, 0x82], place);
+    }
+
+    /// rax = rax + [r10 + place]
+    pub(super) fn rax_plus(&mut self, place: usize) {
+        self.reach([0x49, 0x03, 0x82], place);
+    }
+
+    /// r11 = [r10 + place]
+    pub(super) fn r11_from(&mut self, place: usize) {
+        self.reach([0x4d, 0x8b, 0x9a], place);
+    }
+
+    /// Compares eax with [r10 + place].
+    pub(super) fn compare_eax(&mut self, place: usize) {
+        self.reach([0x41, 0x3b, 0x82], place);
+    }
+
+    /// Compares rax - [r10 + first] with [r10 + limit], in r11.
+    pub(super) fn compare_distance(&mut self, first: usize, limit: usize) {
+        self.code.extend_from_slice(&[0x49, 0x89, 0xc3]); // mov r11, rax
+        self.reach([0x4d, 0x2b, 0x9a], first); // sub r11, [r10 + first]
+        self.reach([0x4d, 0x3b, 0x9a], limit); // cmp r11, [r10 + limit]
+    }
+
+    /// rax = 0
+    pub(super) fn clear_rax(&mut self) {
+        self.code.extend_from_slice(&[0x31, 0xc0]);
+    }
+
+    /// Looks at bits of al.
+    pub(super) fn test_al(&mut self, bits: u8) {
+        self.code.extend_from_slice(&[0xa8, bits]);
+    }
+
+    /// Looks at k3 and k4 together: all 16 bits, or 8.
+    pub(super) fn test_masks(&mut self, eight: bool) {
+        self.code
+            .extend_from_slice(&[0xc5, 0xf8 | u8::from(eight), 0x98, 0xdc]);
+    }
+
+    /// Looks at k3 by itself, at all 16 bits.
+    pub(super) fn test_mask(&mut self) {
+        self.code.extend_from_slice(&[0xc5, 0xf8, 0x98, 0xdb]);
+    }
+
+    /// k3 = k1, or k2
+    pub(super) fn copy_mask(&mut self, from: u8) {
+        self.code
+            .extend_from_slice(&[0xc5, 0xf8, 0x90, 0xd8 | from]);
+    }
+
+    /// Gathers from [rax + lanes of index + distance], or scatters to it, under k3, which is zeros then.
+    pub(super) fn indexed(&mut self, op: Opcode, vector: u8, index: u8, distance: i32) {
+        let bit = |value: u8, at: u8| (!value & 1) << at;
+        self.code.extend_from_slice(&[
+            0x62,
+            bit(vector >> 3, 7) | bit(index >> 3, 6) | 0x20 | bit(vector >> 4, 4) | op.map,
+            u8::from(op.wide) << 7 | 0x7c | op.prefix,
+            0x40 | bit(index >> 4, 3) | 3,
+            op.byte,
+            0x84 | (vector & 7) << 3,
+            (index & 7) << 3 | Base::Rax as u8,
+        ]);
+        self.code.extend_from_slice(&distance.to_le_bytes());
+    }
+
+    /// Calls [r10 + helper] with [r10 + machine], two constants and the strip between them; vectors and masks are lost.
+    pub(super) fn ask(&mut self, helper: usize, machine: usize, [second, fourth]: [u64; 2]) {
+        // push rdi, rsi, rdx, rcx, r8, r9, r10: with the return address, the stack is aligned again.
+        self.code
+            .extend_from_slice(&[0x57, 0x56, 0x52, 0x51, 0x41, 0x50, 0x41, 0x51, 0x41, 0x52]);
+        self.code.extend_from_slice(&[0xc5, 0xf8, 0x77]); // vzeroupper
+        self.reach([0x49, 0x8b, 0xba], machine); // mov rdi, [r10 + machine]
+        self.code.extend_from_slice(&[0x48, 0x89, 0xf2]); // mov rdx, rsi
+        self.code.extend_from_slice(&[0x48, 0xbe]); // mov rsi, second
+        self.code.extend_from_slice(&second.to_le_bytes());
+        self.code.extend_from_slice(&[0x48, 0xb9]); // mov rcx, fourth
+        self.code.extend_from_slice(&fourth.to_le_bytes());
+        self.reach([0x41, 0xff, 0x92], helper); // call [r10 + helper]
+        self.code
+            .extend_from_slice(&[0x41, 0x5a, 0x41, 0x59, 0x41, 0x58, 0x59, 0x5a, 0x5e, 0x5f]);
+        self.code.extend_from_slice(&[0x85, 0xc0]); // test eax, eax
+    }
+
+    /// Returns 1.
+    pub(super) fn fail(&mut self) {
+        self.code
+            .extend_from_slice(&[0xc5, 0xf8, 0x77, 0xb8, 1, 0, 0, 0, 0xc3]);
+    }
+}

@@ -1,0 +1,395 @@
+//! Loads and stores of a segment, for AVX-512.
+//!
+//! The addresses of a strip's lanes are looked at together. All alike: a load reads one element for all lanes. Each lane's
+//! element after that of the lane before: a row, moved as vectors. Else a gather or a scatter. Before the first byte is
+//! touched the addresses of all lanes that run have been compared with what may be reached, and their alignment seen; where
+//! one is not inside, or not aligned, the executor is asked, which goes lane by lane and says what is wrong
+//! ([`super::ask`]).
+//!
+//! Called by `allocate` for its steps. Must not know spaces: it sees limits.
+
+use super::allocate::Allocator;
+use super::ask::TransferFacts;
+use super::branch::{Label, When};
+use super::encode::{self, Base, Opcode, Rm, opcode};
+use super::step::SegmentStep;
+use super::tag::Tag;
+use crate::machine::Machine;
+use crate::reach::Reach;
+use crate::spaces::unpack;
+
+/// The masks of a strip's running lanes: of all 16 or the lower 8, and of the upper 8.
+const LOWER: u8 = 1;
+const UPPER: u8 = 2;
+
+/// What is left to be made of a transfer after the loop: how it is asked for.
+pub(super) struct Question {
+    asked: Label,
+    /// Where the code goes on.
+    back: usize,
+    /// The vectors of addresses, vectors that hold values, and those of the elements.
+    addresses: Vec<u8>,
+    held: Vec<u8>,
+    elements: Vec<u8>,
+    access: u64,
+    facts: TransferFacts,
+}
+
+/// A transfer while its code is made.
+struct Transfer {
+    stores: bool,
+    /// Bytes of an element, and of all elements of a lane.
+    element: usize,
+    size: usize,
+    /// Vectors of the elements: results, or what is stored.
+    elements: Vec<u8>,
+    /// Two vectors that nothing needs.
+    spare: [u8; 2],
+    /// There may be rows.
+    rows: bool,
+}
+
+impl Allocator<'_> {
+    /// A load, whose results are in registers then, or a store.
+    pub(super) fn transfer(&mut self, step: &SegmentStep) {
+        self.pinned.clear();
+        let (imm, element) = step.access;
+        let access = unpack(imm);
+        let (count, vectors) = (access.count, element / 4);
+        let wide = matches!(step.tag, Tag::LoadGlobal | Tag::StoreGlobal);
+        let stores = matches!(step.tag, Tag::StoreGlobal | Tag::StoreShared);
+        let addresses: Vec<u8> = (0..if wide { 2 } else { 1 })
+            .map(|part| self.load((step.s[0], part)))
+            .collect();
+        let mut elements = Vec::new();
+        for index in 0..count {
+            for part in 0..vectors {
+                elements.push(if stores {
+                    self.load((step.s[1 + index], part))
+                } else {
+                    self.free()
+                });
+            }
+        }
+        let spare = [self.free(), self.free()];
+        let is_held = |register: &u8| self.registers[usize::from(*register)].is_some();
+        let held = (0..self.registers.len() as u8).filter(is_held).collect();
+        let element_bytes = usize::from(element);
+        let transfer = Transfer {
+            stores,
+            element: element_bytes,
+            size: element_bytes * count,
+            elements: elements.clone(),
+            spare,
+            rows: count == 1,
+        };
+        let mut asked = Label::default();
+        if wide {
+            let range = Reach::range(self.transfers);
+            let t = [addresses[0], addresses[1]];
+            self.global(&transfer, t, access.offset as i32, range, &mut asked);
+        } else {
+            self.shared(&transfer, addresses[0], access.offset as u32, &mut asked);
+        }
+        self.questions.push(Question {
+            asked,
+            back: self.out.code.len(),
+            addresses,
+            held,
+            elements: elements.clone(),
+            access: imm,
+            facts: TransferFacts {
+                element,
+                stores,
+                number: (self.transfers % 256) as u8,
+                line: step.line,
+            },
+        });
+        self.transfers += 1;
+        let mut elements = elements.into_iter();
+        for &reg in &step.d {
+            for (part, register) in (0..vectors).zip(elements.by_ref()) {
+                self.define(register, (reg, part));
+            }
+        }
+    }
+
+    /// With shared memory: `t` holds 16 addresses of 32 bits.
+    fn shared(&mut self, transfer: &Transfer, t: u8, offset: u32, asked: &mut Label) {
+        let out = &mut self.out;
+        let [u, sum] = transfer.spare;
+        let (element, size) = (transfer.element, transfer.size);
+        let (mut done, mut differ, mut scattered) =
+            (Label::default(), Label::default(), Label::default());
+        let t = if offset == 0 {
+            t
+        } else {
+            out.vector(encode::ADD_32, sum, t, Rm::Constant(offset), 0);
+            sum
+        };
+        let low = (size - 1) as u8;
+        out.lowest_lane(false, t);
+        out.vector(BROADCAST_32, u, 0, Rm::Register(t), 0);
+        let differs = |out: &mut encode::Assembler| {
+            out.vector_imm(COMPARE_32, 3, t, Rm::Register(u), LOWER, Some(NOT_EQUAL));
+            out.test_mask();
+        };
+        if !transfer.stores {
+            differs(out);
+            out.jump(When::NotZero, &mut differ);
+            out.compare_eax(Reach::limit(size));
+            out.jump(When::NotBelow, asked);
+            out.test_al(low);
+            out.jump(When::NotZero, asked);
+            out.rax_plus(Reach::SHARED);
+            transfer.one_for_all(out);
+            out.jump(When::Always, &mut done);
+            out.bind(differ);
+        }
+        if transfer.rows {
+            out.vector(encode::ADD_32, u, u, Rm::Row(false, element as u8, 0), 0);
+            differs(out);
+            out.jump(When::NotZero, &mut scattered);
+            out.compare_eax(Reach::limit(16 * size));
+            out.jump(When::NotBelow, &mut scattered);
+            out.test_al(low);
+            out.jump(When::NotZero, asked);
+            out.rax_plus(Reach::SHARED);
+            transfer.row(out);
+            out.jump(When::Always, &mut done);
+            out.bind(scattered);
+        }
+        let limit = Rm::Broadcast(Base::R10, Reach::limit(size) as i32);
+        out.vector_imm(COMPARE_32, 3, t, limit, LOWER, Some(NOT_BELOW));
+        out.vector(TEST_32, 4, t, Rm::Constant(u32::from(low)), LOWER);
+        out.test_masks(false);
+        out.jump(When::NotZero, asked);
+        out.rax_from(Reach::SHARED);
+        if element == 8 {
+            // The upper lanes' addresses, for the second vector of each element.
+            out.vector_imm(UPPER_HALF, t, 0, Rm::Register(u), 0, Some(1));
+        }
+        for (index, vectors) in transfer.elements.chunks(element / 4).enumerate() {
+            let distance = (element * index) as i32;
+            for (&vector, (lanes, mask)) in vectors.iter().zip([(t, LOWER), (u, UPPER)]) {
+                out.copy_mask(mask);
+                let op = match (transfer.stores, element) {
+                    (false, 4) => GATHER_32_BY_32,
+                    (false, _) => GATHER_64_BY_32,
+                    (true, 4) => SCATTER_32_BY_32,
+                    (true, _) => SCATTER_64_BY_32,
+                };
+                out.indexed(op, vector, lanes, distance);
+            }
+        }
+        out.bind(done);
+    }
+
+    /// With global memory: `t` holds two times 8 addresses of 64 bits.
+    fn global(
+        &mut self,
+        transfer: &Transfer,
+        t: [u8; 2],
+        offset: i32,
+        (first, limit): (usize, usize),
+        asked: &mut Label,
+    ) {
+        let out = &mut self.out;
+        let [u, v] = transfer.spare;
+        let (element, size) = (transfer.element, transfer.size);
+        let (mut done, mut differ, mut scattered) =
+            (Label::default(), Label::default(), Label::default());
+        let low = (size - 1) as u8;
+        out.lowest_lane(true, t[0]);
+        out.advance(offset);
+        out.vector(BROADCAST_64, u, 0, Rm::Register(t[0]), 0);
+        if !transfer.stores {
+            let other = Rm::Register(u);
+            out.vector_imm(COMPARE_64, 3, t[0], other, LOWER, Some(NOT_EQUAL));
+            out.vector_imm(COMPARE_64, 4, t[1], other, UPPER, Some(NOT_EQUAL));
+            out.test_masks(true);
+            out.jump(When::NotZero, &mut differ);
+            out.compare_distance(first, limit);
+            out.jump(When::NotBelow, asked);
+            out.test_al(low);
+            out.jump(When::NotZero, asked);
+            transfer.one_for_all(out);
+            out.jump(When::Always, &mut done);
+            out.bind(differ);
+        }
+        if transfer.rows {
+            for (part, mask) in [(0, LOWER), (1, UPPER)] {
+                let row = Rm::Row(true, element as u8, (8 * element * part) as u16);
+                let into = 2 + mask;
+                out.vector(encode::ADD_64, v, u, row, 0);
+                let other = Rm::Register(v);
+                out.vector_imm(COMPARE_64, into, t[part], other, mask, Some(NOT_EQUAL));
+            }
+            out.test_masks(true);
+            out.jump(When::NotZero, &mut scattered);
+            out.compare_distance(first, limit);
+            out.jump(When::NotBelow, &mut scattered);
+            out.test_al(low);
+            out.jump(When::NotZero, asked);
+            transfer.row(out);
+            out.jump(When::Always, &mut done);
+            out.bind(scattered);
+        }
+        for (part, distance) in [(0, u), (1, v)] {
+            let from = Rm::Broadcast(Base::R10, first as i32);
+            out.vector(encode::SUB_64, distance, t[part], from, 0);
+            if offset != 0 {
+                let offset = Rm::Constant64(i64::from(offset).cast_unsigned());
+                out.vector(encode::ADD_64, distance, distance, offset, 0);
+            }
+        }
+        let limit = Rm::Broadcast(Base::R10, limit as i32);
+        let bits = Rm::Constant64(low.into());
+        out.vector_imm(COMPARE_64, 3, u, limit, LOWER, Some(NOT_BELOW));
+        out.vector_imm(COMPARE_64, 4, v, limit, UPPER, Some(NOT_BELOW));
+        out.test_masks(true);
+        out.jump(When::NotZero, asked);
+        // What may be reached begins at a multiple of any access.
+        out.vector(TEST_64, 3, u, bits, LOWER);
+        out.vector(TEST_64, 4, v, bits, UPPER);
+        out.test_masks(true);
+        out.jump(When::NotZero, asked);
+        out.clear_rax();
+        for (index, vectors) in transfer.elements.chunks(element / 4).enumerate() {
+            let distance = offset + (element * index) as i32;
+            let half_way = |out: &mut encode::Assembler, op: Opcode, vector: u8, part: usize| {
+                out.copy_mask([LOWER, UPPER][part]);
+                out.indexed(op, vector, t[part], distance);
+            };
+            match (transfer.stores, element) {
+                (false, 4) => {
+                    half_way(out, GATHER_32_BY_64, vectors[0], 0);
+                    half_way(out, GATHER_32_BY_64, u, 1);
+                    let upper = Rm::Register(u);
+                    out.vector_imm(
+                        encode::INSERT_UPPER,
+                        vectors[0],
+                        vectors[0],
+                        upper,
+                        0,
+                        Some(1),
+                    );
+                }
+                (true, 4) => {
+                    half_way(out, SCATTER_32_BY_64, vectors[0], 0);
+                    out.vector_imm(UPPER_HALF, vectors[0], 0, Rm::Register(u), 0, Some(1));
+                    half_way(out, SCATTER_32_BY_64, u, 1);
+                }
+                (false, _) => {
+                    half_way(out, GATHER_64_BY_64, vectors[0], 0);
+                    half_way(out, GATHER_64_BY_64, vectors[1], 1);
+                }
+                (true, _) => {
+                    half_way(out, SCATTER_64_BY_64, vectors[0], 0);
+                    half_way(out, SCATTER_64_BY_64, vectors[1], 1);
+                }
+            }
+        }
+        out.bind(done);
+    }
+
+    /// The code behind the loop that asks the executor.
+    pub(super) fn questions(&mut self) {
+        if self.questions.is_empty() {
+            return;
+        }
+        let mut failed = Label::default();
+        for question in std::mem::take(&mut self.questions) {
+            let out = &mut self.out;
+            let spill = |register: u8| Machine::SPILL as i32 + 64 * i32::from(register);
+            out.bind(question.asked);
+            out.r11_from(Reach::SCRATCH);
+            for (index, &register) in question.addresses.iter().enumerate() {
+                let place = Machine::ADDRESSES as i32 + 64 * index as i32;
+                out.store(register, Base::R11, place, false, 0);
+            }
+            for &register in &question.held {
+                out.store(register, Base::R11, spill(register), false, 0);
+            }
+            let elements = question.elements.iter().enumerate();
+            let elements = elements.map(|(index, &register)| (register, 64 * index as i32));
+            if question.facts.stores {
+                for (register, place) in elements.clone() {
+                    out.store(register, Base::R11, place, false, 0);
+                }
+            }
+            let words = [question.access, question.facts.pack()];
+            out.ask(Reach::HELPER, Reach::MACHINE, words);
+            out.jump(When::NotZero, &mut failed);
+            out.r11_from(Reach::SCRATCH);
+            for &register in &question.held {
+                out.load(register, Base::R11, spill(register));
+            }
+            if !question.facts.stores {
+                for (register, place) in elements {
+                    out.load(register, Base::R11, place);
+                }
+            }
+            out.load_mask();
+            out.jump_back(question.back);
+        }
+        self.out.bind(failed);
+        self.out.fail();
+    }
+}
+
+impl Transfer {
+    /// The elements at [rax], each in all lanes of its vectors.
+    fn one_for_all(&self, out: &mut encode::Assembler) {
+        let op = if self.element == 4 {
+            BROADCAST_32
+        } else {
+            BROADCAST_64
+        };
+        for (index, vectors) in self.elements.chunks(self.element / 4).enumerate() {
+            let place = Rm::Memory(Base::Rax, (self.element * index) as i32);
+            out.vector(op, vectors[0], 0, place, 0);
+            for &other in &vectors[1..] {
+                out.copy(other, vectors[0]);
+            }
+        }
+    }
+
+    /// One element a lane, all of which follow each other from [rax] on.
+    fn row(&self, out: &mut encode::Assembler) {
+        for (index, (&vector, mask)) in self.elements.iter().zip([LOWER, UPPER]).enumerate() {
+            let place = 64 * index as i32;
+            if self.stores {
+                out.store(vector, Base::Rax, place, self.element == 8, mask);
+            } else {
+                out.load(vector, Base::Rax, place);
+            }
+        }
+    }
+}
+
+/// Predicates of comparisons.
+const NOT_EQUAL: u8 = 4;
+const NOT_BELOW: u8 = 5;
+
+/// vpbroadcastd, vpbroadcastq
+const BROADCAST_32: Opcode = opcode(2, 1, false, 0x58);
+const BROADCAST_64: Opcode = opcode(2, 1, true, 0x59);
+/// vpcmpud, vpcmpuq to a mask
+const COMPARE_32: Opcode = opcode(3, 1, false, 0x1e);
+const COMPARE_64: Opcode = opcode(3, 1, true, 0x1e);
+/// vptestmd, vptestmq to a mask
+const TEST_32: Opcode = opcode(2, 1, false, 0x27);
+const TEST_64: Opcode = opcode(2, 1, true, 0x27);
+/// vpgatherdd, vpgatherdq, vpgatherqd, vpgatherqq
+const GATHER_32_BY_32: Opcode = opcode(2, 1, false, 0x90);
+const GATHER_64_BY_32: Opcode = opcode(2, 1, true, 0x90);
+const GATHER_32_BY_64: Opcode = opcode(2, 1, false, 0x91);
+const GATHER_64_BY_64: Opcode = opcode(2, 1, true, 0x91);
+/// vpscatterdd, vpscatterdq, vpscatterqd, vpscatterqq
+const SCATTER_32_BY_32: Opcode = opcode(2, 1, false, 0xa0);
+const SCATTER_64_BY_32: Opcode = opcode(2, 1, true, 0xa0);
+const SCATTER_32_BY_64: Opcode = opcode(2, 1, false, 0xa1);
+const SCATTER_64_BY_64: Opcode = opcode(2, 1, true, 0xa1);
+/// vextracti64x4, whose destination is the last operand
+pub(super) const UPPER_HALF: Opcode = opcode(3, 1, true, 0x3b);

@@ -1,0 +1,238 @@
+//! Segments, which are machine code, do what single operations do: the same kernels by every way that this machine has,
+//! results and faults compared with those of operations alone.
+
+use std::fmt::Write;
+
+use ptx_vm::{Fault, Isa, Options};
+
+use crate::gpu::{Args, Gpu};
+
+/// By single operations, and then by segments for each vector unit that this machine has.
+fn ways() -> Vec<Options> {
+    let way = |isa, jit| Options {
+        isa: Some(isa),
+        jit: Some(jit),
+        ..Options::default()
+    };
+    let mut ways = vec![way(Isa::Sse2, false)];
+    for isa in [Isa::Avx2, Isa::Avx512] {
+        if isa.available() {
+            ways.push(way(isa, true));
+        }
+    }
+    ways
+}
+
+const HEAD: &str = ".version 7.5\n.target sm_75\n.address_size 64\n\
+    .visible .entry k(.param .u64 from, .param .u64 to, .param .u32 step, .param .u32 left)\n{\n\
+    .reg .b64 %a<8>; .reg .b64 %v<8>; .reg .f32 %f<8>; .reg .f64 %d<4>; .reg .b32 %r<16>; .reg .pred %p<4>;\n\
+    .shared .align 16 .b8 tile[4096];\n\
+    ld.param.u64 %a0, [from]; ld.param.u64 %a1, [to]; ld.param.u32 %r0, [step]; ld.param.u32 %r1, [left];\n\
+    mov.u32 %r2, %tid.x; mov.u32 %r3, %ctaid.x; mov.u32 %r4, %ntid.x; mad.lo.s32 %r5, %r3, %r4, %r2;\n\
+    mov.u32 %r15, tile; mul.wide.u32 %v0, %r5, 64; add.s64 %a1, %a1, %v0;\n";
+
+/// Runs `body` after [`HEAD`] in 2 blocks of `threads`, by every way; all must give the same memory, or the same fault.
+fn same_by_all_ways(body: &str, threads: u32, step: u32, left: u32) -> Result<Vec<u32>, Fault> {
+    let text = format!("{HEAD}{body}\nret;\n}}\n");
+    let mut results = Vec::new();
+    for options in ways() {
+        let mut gpu = Gpu::with(&text, &options, 16);
+        let data: Vec<u32> = (0..16_384_u32)
+            .map(|at| at.wrapping_mul(2_654_435_761) ^ at << 7)
+            .collect();
+        let from = gpu.upload(&data);
+        let to = gpu.upload(&vec![0_u32; 16_384]);
+        let args = Args::new().ptr(from).ptr(to).u32(step).u32(left);
+        let result = gpu.try_run("k", 2, threads, 0, &args);
+        // Each way has its own memory.
+        let own = gpu.window.base()..gpu.window.base() + gpu.window.len();
+        let fault = result.err().map(|fault| Fault {
+            address: if own.contains(&fault.address) {
+                fault.address - from
+            } else {
+                fault.address
+            },
+            ..fault
+        });
+        let memory = gpu.read::<u32>(to, 16_384);
+        results.push(fault.map_or(Ok(memory), Err));
+    }
+    for (way, result) in results.iter().enumerate() {
+        assert_eq!(*result, results[0], "way {way}:\n{text}");
+    }
+    results.swap_remove(0)
+}
+
+/// The arithmetic that segments know, each on random bits: what is stored is the result.
+#[test]
+fn arithmetic_is_the_same_in_segments() {
+    const LINES: [&str; 30] = [
+        "add.u32 %r9, %r6, %r7;",
+        "sub.s32 %r9, %r6, %r7;",
+        "mul.lo.s32 %r9, %r6, %r7;",
+        "mad.lo.s32 %r9, %r6, %r7, %r8;",
+        "and.b32 %r9, %r6, %r7;",
+        "or.b32 %r9, %r6, %r7;",
+        "xor.b32 %r9, %r6, %r7;",
+        "not.b32 %r9, %r6;",
+        "lop3.b32 %r9, %r6, %r7, %r8, 0x2d;",
+        "lop3.b32 %r9, %r6, %r7, %r8, 0xe8;",
+        "shl.b32 %r9, %r6, %r2;",
+        "shr.u32 %r9, %r6, %r2;",
+        "shr.s32 %r9, %r6, %r2;",
+        "min.s32 %r9, %r6, %r7;",
+        "max.s32 %r9, %r6, %r7;",
+        "min.u32 %r9, %r6, %r7;",
+        "max.u32 %r9, %r6, %r7;",
+        "mul.wide.s32 %v4, %r6, %r7; cvt.u32.u64 %r9, %v4; add.s64 %v5, %v4, %v4; cvt.u32.u64 %r10, %v5;",
+        "mul.wide.u32 %v4, %r6, %r7; shr.u64 %v4, %v4, 32; cvt.u32.u64 %r9, %v4;",
+        "cvt.s64.s32 %v4, %r6; cvt.u64.u32 %v5, %r7; sub.s64 %v4, %v4, %v5; shr.u64 %v5, %v4, 32; cvt.u32.u64 %r9, %v4; cvt.u32.u64 %r10, %v5;",
+        "cvt.u64.u32 %v4, %r6; shl.b64 %v4, %v4, %r2; xor.b64 %v4, %v4, %a0; xor.b64 %v4, %v4, %a0; cvt.u32.u64 %r9, %v4;",
+        "cvt.u64.u32 %v4, %r6; cvt.s64.s32 %v5, %r7; and.b64 %v6, %v4, %v5; or.b64 %v7, %v4, %v5; cvt.u32.u64 %r9, %v6; cvt.u32.u64 %r10, %v7;",
+        "cvt.rn.f32.u32 %f1, %r6; mov.b32 %r9, %f1;",
+        "cvt.rn.f32.s32 %f1, %r6; mov.b32 %r9, %f1;",
+        "cvt.rn.f32.s32 %f1, %r6; neg.f32 %f2, %f1; abs.f32 %f3, %f2; mov.b32 %r9, %f3; mov.b32 %r10, %f2;",
+        "cvt.rn.f32.s32 %f1, %r6; cvt.rn.f32.u32 %f2, %r7; fma.rn.f32 %f3, %f1, %f2, %f1; mov.b32 %r9, %f3;",
+        "cvt.rn.f32.u32 %f1, %r6; sqrt.rn.f32 %f2, %f1; mov.b32 %r9, %f2;",
+        "cvt.rn.f32.u32 %f1, %r6; cvt.rn.f32.u32 %f2, %r7; div.rn.f32 %f3, %f1, %f2; mov.b32 %r9, %f3;",
+        "sub.u32 %r9, %r6, %r7; add.u32 %r6, %r9, %r9; mov.u32 %r9, %r6;",
+        "mov.u32 %r9, %r6; mov.u32 %r10, %r7;",
+    ];
+    let load = "mul.wide.u32 %v1, %r5, 12; add.s64 %a2, %a0, %v1;\n\
+                ld.global.u32 %r6, [%a2]; ld.global.u32 %r7, [%a2+4]; ld.global.u32 %r8, [%a2+8];\nmov.u32 %r10, 0;\n";
+    for line in LINES {
+        for guard in ["", "@%p0 "] {
+            let mut body = format!("{load}mov.u32 %r9, 77;\nsetp.lt.u32 %p0, %r2, 21;\n");
+            for part in line.split_inclusive(';') {
+                let _ = writeln!(body, "{guard}{}", part.trim());
+            }
+            body += "st.global.u32 [%a1], %r9; st.global.u32 [%a1+4], %r10;";
+            let memory = same_by_all_ways(&body, 50, 1, 0).expect("no fault");
+            assert!(memory.iter().any(|&word| word != 0), "{line}");
+        }
+    }
+}
+
+/// Loads and stores of every shape that segments know, by addresses that are alike, in a row, strided and scattered, of all
+/// lanes and of some.
+#[test]
+fn transfers_are_the_same_in_segments() {
+    let index = [
+        ("mov.u32 %r6, 5;", "alike"),
+        ("mov.u32 %r6, %r2;", "a row"),
+        ("shl.b32 %r6, %r2, 1;", "strided"),
+        (
+            "mul.lo.s32 %r6, %r2, 37; and.b32 %r6, %r6, 127;",
+            "scattered",
+        ),
+        ("shr.u32 %r6, %r2, 4;", "alike in each strip"),
+        ("xor.b32 %r6, %r2, 1;", "pairs changed"),
+    ];
+    let moves = [
+        "ld.global.u32 %r9, [%a2+16]; st.global.u32 [%a1], %r9;",
+        "ld.global.nc.f32 %f1, [%a2]; st.global.f32 [%a1+8], %f1;",
+        "ld.global.u64 %v4, [%a3+8]; st.global.u64 [%a1+8], %v4;",
+        "ld.global.v2.u32 {%r9, %r10}, [%a3]; st.global.v2.u32 [%a1], {%r10, %r9};",
+        "ld.global.v4.u32 {%r9, %r10, %r11, %r12}, [%a4]; st.global.v4.u32 [%a1+16], {%r12, %r11, %r10, %r9};",
+        "ld.global.v2.u64 {%v4, %v5}, [%a4]; st.global.v2.u64 [%a1+16], {%v5, %v4};",
+        "ld.u32 %r9, [%a2]; st.u32 [%a1+12], %r9;",
+        "st.shared.u32 [%r7+64], %r2; bar.sync 0; ld.shared.u32 %r9, [%r8+64]; st.global.u32 [%a1], %r9;",
+        "st.shared.u64 [%r13], %a5; bar.sync 0; ld.shared.u64 %v4, [%r13]; st.global.u64 [%a1], %v4;",
+        "st.shared.v2.u32 [%r13+512], {%r2, %r5}; bar.sync 0; ld.shared.v2.u32 {%r9, %r10}, [%r13+512]; st.global.v2.u32 [%a1], {%r9, %r10};",
+    ];
+    for (index, name) in index {
+        for step in moves {
+            for (threads, guard) in [(64, ""), (50, ""), (256, "@%p0 "), (40, "@!%p0 ")] {
+                let mut body = format!(
+                    "{index} shl.b32 %r7, %r2, 2; shl.b32 %r8, %r6, 2; shl.b32 %r13, %r2, 3;\n\
+                     cvt.u64.u32 %a5, %r2; mul.wide.u32 %v1, %r6, 4; add.s64 %a2, %a0, %v1;\n\
+                     mul.wide.u32 %v2, %r6, 8; add.s64 %a3, %a0, %v2; mul.wide.u32 %v3, %r6, 16; add.s64 %a4, %a0, %v3;\n\
+                     and.b32 %r14, %r2, 5; setp.eq.u32 %p0, %r14, 1;\n\
+                     mov.u32 %r9, 1; mov.u32 %r10, 2; mov.u32 %r11, 3; mov.u32 %r12, 4; mov.u64 %v4, 5; mov.u64 %v5, 6;\n"
+                );
+                for part in step.split_inclusive(';') {
+                    let guard = if part.contains("bar.sync") { "" } else { guard };
+                    let _ = writeln!(body, "{guard}{}", part.trim());
+                }
+                let memory = same_by_all_ways(&body, threads, 1, 0);
+                assert!(memory.is_ok(), "{name}: {memory:?}");
+            }
+        }
+    }
+}
+
+/// One lane of many is wrong: by how much it is does not matter, nor whether it is the first one.
+#[test]
+fn a_wrong_lane_is_found_in_segments() {
+    let moves = [
+        ("ld.global.u32 %r9, [%a2+4];", 700),
+        ("st.global.u32 [%a2+4], %r9;", 700),
+        ("ld.u64 %v4, [%a2];", 700),
+        ("st.global.v4.u32 [%a2], {%r9, %r9, %r9, %r9};", 700),
+        ("ld.shared.u32 %r9, [%r7];", 700),
+        ("st.shared.u64 [%r7], %v4;", 700),
+    ];
+    for (step, code) in moves {
+        for lane in [0, 15, 16, 33, 63] {
+            for (far, what) in [
+                ("0x7fff00000000", "nowhere"),
+                ("0xfffffffffffffff0", "the end of all addresses"),
+                ("0x100000", "beyond the window"),
+                ("0x10000000000", "another space's window"),
+            ] {
+                let body = format!(
+                    "mul.wide.u32 %v1, %r2, 16; add.s64 %a2, %a0, %v1; shl.b32 %r7, %r2, 3; mov.u64 %v4, 9;\n\
+                     mov.u32 %r9, 3; setp.eq.u32 %p0, %r2, {lane};\n\
+                     @%p0 mov.u64 %a2, {far}; @%p0 mov.u32 %r7, 4096;\n{step}\nst.global.u32 [%a1], %r9;"
+                );
+                let result = same_by_all_ways(&body, 64, 1, 0);
+                let is_generic_shared = what.starts_with("another") && step.starts_with("ld.u64");
+                if is_generic_shared {
+                    assert!(result.is_ok(), "{step} {what}");
+                    continue;
+                }
+                let fault = result.expect_err(what);
+                assert_eq!(fault.kind.code(), code, "{step} {what}");
+                assert_eq!(fault.thread, [lane, 0, 0], "{step} {what}");
+            }
+            let body = format!(
+                "mul.wide.u32 %v1, %r2, 16; add.s64 %a2, %a0, %v1; shl.b32 %r7, %r2, 3; mov.u64 %v4, 9;\n\
+                 mov.u32 %r9, 3; setp.eq.u32 %p0, %r2, {lane};\n\
+                 @%p0 add.s64 %a2, %a2, 2; @%p0 add.u32 %r7, %r7, 2;\n{step}\nst.global.u32 [%a1], %r9;"
+            );
+            let fault = same_by_all_ways(&body, 64, 1, 0).expect_err("misaligned");
+            assert_eq!(
+                (fault.kind.code(), fault.thread),
+                (716, [lane, 0, 0]),
+                "{step}"
+            );
+        }
+    }
+}
+
+/// Short branches, which become guards, on predicates that lanes share and that they do not.
+#[test]
+fn short_branches_are_the_same_in_segments() {
+    let conditions = [
+        "setp.lt.u32 %p0, %r2, 20;",
+        "setp.lt.u32 %p0, %r0, 20;",
+        "and.b32 %r6, %r2, 1; setp.eq.u32 %p0, %r6, 0;",
+        "setp.lt.u32 %p0, %r2, 9000;",
+        "setp.gt.u32 %p0, %r2, 9000;",
+    ];
+    for condition in conditions {
+        for other in ["", "mul.lo.s32 %r8, %r8, 3; st.global.u32 [%a1+12], %r8;"] {
+            let body = format!(
+                "mov.u32 %r8, 5; mov.u32 %r10, 0; shl.b32 %r7, %r2, 2; st.shared.u32 [%r7], %r5; bar.sync 0;\n\
+                 again:\n{condition}\n@%p0 bra then;\n{other}\nbra join;\n\
+                 then: add.u32 %r8, %r8, %r2; ld.shared.u32 %r9, [%r7]; add.u32 %r8, %r8, %r9; st.shared.u32 [%r7], %r8;\n\
+                 join: add.u32 %r10, %r10, 1; setp.lt.u32 %p1, %r10, 3; @%p1 bra again;\n\
+                 bar.sync 0; ld.shared.u32 %r9, [%r7]; st.global.v2.u32 [%a1], {{%r8, %r9}};"
+            );
+            for threads in [64, 50, 256] {
+                let memory = same_by_all_ways(&body, threads, 1, 0).expect("no fault");
+                assert!(memory.iter().any(|&word| word != 0));
+            }
+        }
+    }
+}
