@@ -74,6 +74,41 @@ pub struct Options {
     pub page: Option<i32>,
 }
 
+impl Options {
+    /// The arguments of a daemon in the background that is to be so.
+    #[must_use]
+    pub fn arguments(self) -> Vec<String> {
+        // Each by its name: one that is left out here does not compile.
+        let Self {
+            foreground: _,
+            multiuser,
+            ready_devices,
+            isolation,
+            compute_mode,
+            underlay,
+            contexts,
+            static_partitions,
+            page,
+        } = self;
+        let named = |option: &str, name: &str| format!("--{option}={name}");
+        let flags = [
+            (multiuser, "-M"),
+            (ready_devices, "-q"),
+            (static_partitions, "-S"),
+        ];
+        let flags = flags.into_iter().filter(|(is_set, _)| *is_set);
+        let values = [
+            isolation.map(|it| named("isolation", it.name())),
+            compute_mode.map(|it| named("compute-mode", &compute_mode::name(it))),
+            underlay.map(|it| named("underlay", it.name())),
+            contexts.map(|it| named("contexts", &it.to_string())),
+            page.map(|pid| format!("{PAGE_PROCESS}{pid}")),
+        ];
+        let flags = flags.map(|(_, flag)| flag.to_owned());
+        flags.chain(values.into_iter().flatten()).collect()
+    }
+}
+
 /// How whoever starts a daemon with a page says which process that is. People do not.
 pub const PAGE_PROCESS: &str = "--page-process=";
 
@@ -258,6 +293,26 @@ mod tests {
         assert_eq!(parse_words("-h"), Action::Help);
         assert_eq!(parse_words("-v"), Action::Version);
         assert_eq!(parse_words(""), Action::Lines);
+    }
+
+    #[test]
+    fn a_daemon_in_the_background_gets_all_options() {
+        let all = Options {
+            foreground: false,
+            multiuser: true,
+            ready_devices: true,
+            isolation: Some(Isolation::Group),
+            compute_mode: Some(compute_mode::EXCLUSIVE_PROCESS),
+            underlay: Some(Mode::NvidiaMps),
+            contexts: Some(8),
+            static_partitions: true,
+            page: Some(77),
+        };
+        for options in [all, Options::default()] {
+            let mut arguments = vec!["-d".to_owned()];
+            arguments.extend(options.arguments());
+            assert_eq!(parse(&arguments), Action::Daemon(options));
+        }
     }
 
     #[test]

@@ -18,7 +18,7 @@ use error::{BackgroundError, SetUpError};
 use notify::READY_VARIABLE;
 use transport::socket::Connection;
 
-use crate::command_line::arguments::{Options, PAGE_PROCESS};
+use crate::command_line::arguments::Options;
 use crate::daemon::Daemon;
 use crate::files::directories::Directories;
 use crate::files::instance::Instance;
@@ -72,34 +72,11 @@ fn start_background(options: Options) -> Result<(), BackgroundError> {
     command
         .arg0(DAEMON_NAME)
         .arg("-d")
+        .args(options.arguments())
         .stdin(Stdio::from(OwnedFd::from(theirs)))
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .env(READY_VARIABLE, "1");
-    if options.multiuser {
-        command.arg("-M");
-    }
-    if options.ready_devices {
-        command.arg("-q");
-    }
-    if let Some(mode) = options.compute_mode {
-        command.arg(format!(
-            "--compute-mode={}",
-            crate::compute_mode::name(mode)
-        ));
-    }
-    if options.static_partitions {
-        command.arg("-S");
-    }
-    if let Some(isolation) = options.isolation {
-        command.arg(format!("--isolation={}", isolation.name()));
-    }
-    if let Some(mode) = options.underlay {
-        command.arg(format!("--underlay={}", mode.name()));
-    }
-    if let Some(page) = options.page {
-        command.arg(format!("{PAGE_PROCESS}{page}"));
-    }
     let mut child = command.spawn()?;
     // The command holds the other end too; the child's death must end the connection.
     drop(command);
