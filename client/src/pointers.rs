@@ -17,7 +17,6 @@ use cuda_abi::CUresult;
 pub(crate) struct Out<T>(*mut T);
 
 impl<T> Out<T> {
-    /// NULL.
     pub(crate) const fn null() -> Self {
         Self(std::ptr::null_mut())
     }
@@ -142,7 +141,6 @@ pub(crate) struct List<T> {
 }
 
 impl<T: Copy> List<T> {
-    /// NULL.
     pub(crate) const fn null() -> Self {
         Self {
             first: std::ptr::null(),
@@ -239,7 +237,6 @@ impl<T> FromOpaque<*mut T> for Address {
 }
 
 impl Address {
-    /// Its bits.
     pub(crate) const fn bits(self) -> u64 {
         self.0
     }

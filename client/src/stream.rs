@@ -50,7 +50,6 @@ pub(crate) struct Stream {
     pub calls: Calls,
     /// Bits of [`capture`]: why something put into it is not just sent to the server.
     mode_bits: AtomicU32,
-    /// The capture that it is in.
     capture: Mutex<Option<Arc<dyn Capture>>>,
     /// What cuStreamSetAttribute set.
     attributes: Attributes,
@@ -87,7 +86,6 @@ impl<'a> StreamGuard<'a> {
         self.context
     }
 
-    /// The stream.
     pub(crate) fn stream(&self) -> &'a Stream {
         self.stream
     }
@@ -143,7 +141,6 @@ impl Stream {
         self.flags.load(Ordering::Relaxed)
     }
 
-    /// Its priority.
     pub(crate) fn priority(&self) -> i32 {
         self.priority.load(Ordering::Relaxed)
     }
@@ -193,7 +190,6 @@ impl Stream {
         };
     }
 
-    /// The capture that it is in.
     pub(crate) fn capture(&self) -> MutexGuard<'_, Option<Arc<dyn Capture>>> {
         self.capture.lock().unwrap_or_else(PoisonError::into_inner)
     }

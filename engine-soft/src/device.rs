@@ -14,7 +14,7 @@ use crate::multiprocessor::{
     BLOCKS_PER_SM, RESERVED_SHARED_BYTES, SHARED_BYTES_OPTIN, SHARED_BYTES_PER_BLOCK,
     SHARED_BYTES_PER_SM, THREADS_PER_SM,
 };
-use crate::scheduler::Pool;
+use crate::scheduler::WorkerPool;
 
 /// The compute capability that a device says it has unless it is told otherwise, as 10 × major + minor:
 /// compilers and libraries choose their PTX by it. NVIDIA's libraries hold PTX for sm_120 and sm_121 alone.
@@ -70,7 +70,7 @@ pub(crate) struct Devices {
     /// What memory of all of them is taken of.
     pub(crate) machine: Arc<Bound>,
     pub(crate) images: ImageCache,
-    pub(crate) pool: Pool,
+    pub(crate) pool: WorkerPool,
     /// See [`Config::capability`].
     pub(crate) capability: u32,
 }

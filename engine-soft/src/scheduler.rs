@@ -15,18 +15,19 @@ use std::cell::Cell;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use engine::{CUresult, GroupShare, Share};
 use protocol::operations::HoldReason;
 use rustix::time::{ClockId, clock_gettime};
 
+pub(crate) use self::pool::WorkerPool;
 pub(crate) use self::shares::Account;
 use self::shares::{Choice, Shares};
 use self::tree::SLACK;
 use crate::work::{Job, Piece};
 
+mod pool;
 mod shares;
 mod tree;
 
@@ -35,13 +36,6 @@ const OTHERS: u64 = 8;
 
 /// A time slice that takes this long shows that more threads would have been of use.
 const LONG_SLICE: Duration = Duration::from_micros(100);
-
-/// The pool's threads; ends them when dropped.
-#[derive(Debug)]
-pub(crate) struct Pool {
-    scheduler: Arc<Scheduler>,
-    threads: Vec<JoinHandle<()>>,
-}
 
 /// What the pool's threads and the clients share.
 #[derive(Debug)]
@@ -119,59 +113,6 @@ struct SliceEnd {
     used: u64,
     /// Percent that the job's context has at most.
     part: f32,
-}
-
-impl Pool {
-    /// Starts so many threads.
-    pub(crate) fn new(workers: usize) -> std::io::Result<Self> {
-        let scheduler = Arc::new(Scheduler {
-            state: Mutex::new(SchedulerState {
-                shares: Shares::new(workers),
-                members: Vec::new(),
-                asleep: 0,
-                waking: 0,
-                helping: 0,
-                timer_sleeps: false,
-                stop: false,
-            }),
-            work: Condvar::new(),
-            timer: Condvar::new(),
-            quiet: Condvar::new(),
-            plain: AtomicBool::new(true),
-            ready: AtomicUsize::new(0),
-            spare: AtomicUsize::new(0),
-            floors: Default::default(),
-            workers,
-            started: Instant::now(),
-        });
-        let mut pool = Self {
-            scheduler,
-            threads: Vec::new(),
-        };
-        for index in 0..workers {
-            let scheduler = Arc::clone(&pool.scheduler);
-            let thread = std::thread::Builder::new()
-                .name(format!("soft-sm-{index}"))
-                .spawn(move || scheduler.serve(index as u32))?;
-            pool.threads.push(thread);
-        }
-        Ok(pool)
-    }
-
-    pub(crate) fn scheduler(&self) -> &Arc<Scheduler> {
-        &self.scheduler
-    }
-}
-
-impl Drop for Pool {
-    fn drop(&mut self) {
-        self.scheduler.state.lock().stop = true;
-        self.scheduler.call_all();
-        for thread in self.threads.drain(..) {
-            // A worker contains panics of what it runs, so it ends in good order.
-            let _ = thread.join();
-        }
-    }
 }
 
 impl Scheduler {

@@ -11,7 +11,7 @@ use protocol::device_facts::DeviceFacts;
 use crate::client::SoftClient;
 use crate::device::{CAPABILITIES, Config, Devices, device_facts};
 use crate::module::ImageCache;
-use crate::scheduler::Pool;
+use crate::scheduler::WorkerPool;
 
 /// The software GPU.
 #[derive(Debug)]
@@ -64,7 +64,7 @@ impl SoftEngine {
                     .collect(),
                 machine,
                 images: ImageCache::default(),
-                pool: Pool::new(config.workers)?,
+                pool: WorkerPool::new(config.workers)?,
                 capability: config.capability,
                 facts: numbers
                     .map(|&number| device_facts(number, memory, config))

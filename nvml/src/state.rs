@@ -33,7 +33,6 @@ pub(crate) struct Facts {
     pub devices: Vec<Device>,
 }
 
-/// A device.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Device {
     /// What the daemon says of it.

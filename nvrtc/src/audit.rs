@@ -85,7 +85,7 @@ pub unsafe extern "C" fn la_symbind64(
     _flags: *mut c_uint,
     name: *const c_char,
 ) -> *mut c_void {
-    // SAFETY: the loader's symbol.
+    // SAFETY: the loader calls this with a symbol that lives during the call.
     let address = std::ptr::with_exposed_provenance_mut(unsafe { (*symbol).value });
     // SAFETY: the place that `la_objopen` wrote.
     let place = unsafe { owner.read() };

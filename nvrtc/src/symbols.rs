@@ -153,7 +153,7 @@ mod tests {
             assert!(!found.is_null());
             assert_eq!(found, known, "{name:?}");
         }
-        // SAFETY: as above.
+        // SAFETY: `library` is a handle of dlopen, which in glibc is the library's record.
         assert!(unsafe { find(library, c"no such function") }.is_null());
         assert_eq!(hash(c"printf"), 0x156b_2bb8);
     }

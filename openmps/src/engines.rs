@@ -166,7 +166,7 @@ fn size_variable(name: &str) -> Result<Option<u64>> {
         return Ok(None);
     };
     let bytes = size_in_bytes(&text);
-    let bytes = bytes.with_context(|| format!("{name}={text} is no size such as 512M or 4G"))?;
+    let bytes = bytes.with_context(|| format!("{name}={text} is not a size such as 512M or 4G"))?;
     Ok(Some(bytes))
 }
 
@@ -403,7 +403,7 @@ impl ComputeModePolicy for SoftwareGate {
 fn soft_config() -> Result<(Config, Vec<u32>)> {
     let devices = variable("OPENMPS_SOFT_DEVICES").map_or(Ok(1), |text| {
         text.parse()
-            .with_context(|| format!("OPENMPS_SOFT_DEVICES={text} is no number of devices"))
+            .with_context(|| format!("OPENMPS_SOFT_DEVICES={text} is not a number of devices"))
     })?;
     let mut config = Config::with_devices(devices);
     if let Some(bytes) = size_variable("OPENMPS_SOFT_MEMORY")? {
@@ -419,7 +419,7 @@ fn soft_config() -> Result<(Config, Vec<u32>)> {
     if let Some(text) = variable("OPENMPS_SOFT_WORKERS") {
         config.workers = text
             .parse()
-            .with_context(|| format!("OPENMPS_SOFT_WORKERS={text} is no number of threads"))?;
+            .with_context(|| format!("OPENMPS_SOFT_WORKERS={text} is not a number of threads"))?;
     }
     if let Some(text) = variable("OPENMPS_SOFT_CAPABILITY") {
         config.capability = capability(&text)?;

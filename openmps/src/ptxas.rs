@@ -157,7 +157,7 @@ fn architecture(name: &str) -> Result<u32> {
     digits
         .map(|digits| digits.trim_end_matches(['a', 'f']))
         .and_then(|digits| digits.parse().ok())
-        .with_context(|| format!("'{name}' is no architecture"))
+        .with_context(|| format!("'{name}' is not an architecture"))
 }
 
 fn parse_arguments(arguments: &[OsString]) -> Result<Options> {
@@ -201,7 +201,7 @@ fn set_option(options: &mut Options, name: &str, value: &OsStr) -> Result<()> {
         "--input-as-string" | "-ias" => options.text = Some(text()),
         "--maxrregcount" | "-maxrregcount" => {
             let number = text().parse();
-            let number = number.map_err(|_| anyhow!("{name}: '{}' is no number", text()))?;
+            let number = number.map_err(|_| anyhow!("{name}: '{}' is not a number", text()))?;
             options.max_registers = Some(number);
         }
         // What a file of options would say is not known here.

@@ -55,7 +55,7 @@ pub enum CdiError {
         mib: u64,
     },
     /// A path that a mount cannot have.
-    #[error("{0} is no absolute path in UTF-8")]
+    #[error("{0} is not an absolute path in UTF-8")]
     Path(PathBuf),
 }
 

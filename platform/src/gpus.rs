@@ -131,7 +131,7 @@ impl fmt::Display for PciAddress {
 
 /// A text that is no PCI address.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no PCI address such as 0000:0a:00.0")]
+#[error("{0:?} is not a PCI address such as 0000:0a:00.0")]
 pub struct NoAddress(String);
 
 impl FromStr for PciAddress {

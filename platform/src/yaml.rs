@@ -188,7 +188,7 @@ impl File {
             .map_err(|error| bad(error.to_string(), "make the file, or name another"))?;
         if !facts.is_file() || facts.len() > LONGEST {
             return Err(bad(
-                "is no file of configuration: it must be a regular file of at most 1 MiB".into(),
+                "is not a file of configuration: it must be a regular file of at most 1 MiB".into(),
                 "name another file",
             ));
         }

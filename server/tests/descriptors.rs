@@ -42,7 +42,7 @@ fn a_client_that_is_lost_on_its_way_is_told_of_and_the_next_one_comes() {
     assert_eq!(rig.ending_of(lost.session), Ending::Failed);
     drop(lost);
     setrlimit(Resource::Nofile, before).unwrap();
-    assert!(rig.log.contain("no descriptor is left for it"));
+    assert!(rig.log.contain("no descriptor left for it"));
     rig.attach_with_context().round_trip();
 
     // A few are left: those are for whoever is connected, and the next one is told.

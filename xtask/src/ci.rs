@@ -13,7 +13,8 @@ use crate::fetch::Crate;
 use crate::parts::{self, Part, part};
 use crate::shell::{cargo, run};
 use crate::{
-    corpus, coverage, fuzz, import_cycles, links, mpi, platforms, python, reviewed, safety_comments,
+    corpus, coverage, fuzz, import_cycles, links, minimum_rust, mpi, platforms, python, reviewed,
+    safety_comments,
 };
 
 /// The cargo-deny that `deny.toml` was written for.
@@ -51,6 +52,7 @@ pub fn all() -> Result<()> {
         }),
         part("licences and sources", deny),
         part("reviewed crates", reviewed::check),
+        part("oldest Rust", minimum_rust::check),
     ];
     parts.extend(tests(true, Some(PLATFORMS)));
     parts::run(parts, AT_ONCE)

@@ -15,6 +15,7 @@ mod kernels;
 mod kubernetes;
 mod line_coverage;
 mod links;
+mod minimum_rust;
 mod miri;
 mod mpi;
 mod package;

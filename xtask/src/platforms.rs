@@ -41,7 +41,6 @@ pub use programs::{CANARY, archive, canary, memory_program, openmps};
 /// As long as all of them take.
 pub const NO_LIMIT: Duration = Duration::MAX;
 
-/// A test.
 type Test = fn() -> Result<()>;
 
 /// A test in the list.

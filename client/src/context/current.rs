@@ -23,7 +23,6 @@ impl Current {
         self.key.index()
     }
 
-    /// Its handle.
     pub(crate) fn handle(&self) -> u64 {
         self.key.handle(HandleKind::Context)
     }
@@ -59,7 +58,6 @@ impl Current {
         u64::from(self.key.generation()) << 32 | u64::from(self.slot())
     }
 
-    /// Its device.
     pub(crate) fn device(&self) -> Result<&'static Device, CUresult> {
         self.connection().device(self.context.device())
     }

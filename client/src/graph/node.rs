@@ -55,7 +55,6 @@ pub(crate) enum Payload {
     },
 }
 
-/// A fill.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FillNode {
     pub fill: Fill,

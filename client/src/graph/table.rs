@@ -27,7 +27,6 @@ use crate::stream::event::Events;
 /// How deep graphs may stand inside of one another.
 pub(super) const MOST_DEPTH: usize = 64;
 
-/// A graph.
 #[derive(Debug, Default)]
 pub(crate) struct Graph {
     body: Mutex<GraphBody>,

@@ -11,7 +11,6 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use cuda_abi::types::{CU_MEM_LOCATION_TYPE_NONE, CUmemLocation};
 
-/// Nowhere.
 pub(crate) const NOWHERE: CUmemLocation = CUmemLocation {
     r#type: CU_MEM_LOCATION_TYPE_NONE,
     id: 0,

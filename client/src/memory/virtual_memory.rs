@@ -34,7 +34,6 @@ pub(crate) struct Physical {
     mapped: u32,
 }
 
-/// A mapping.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Mapping {
     pub addresses: Range<u64>,

@@ -42,7 +42,6 @@ pub(crate) enum Recorded {
     Captured(Arc<dyn CapturedEvent>),
 }
 
-/// A place in a stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct StreamPlace {
     pub slot: u32,

@@ -51,7 +51,7 @@ pub(super) fn ps(daemon: &mut Daemon, caller: Caller, arguments: &Arguments<'_>)
         None => None,
     };
     let servers: Vec<_> = daemon
-        .registry
+        .registry()
         .servers
         .iter()
         .filter(|(id, _)| daemon.may_see_server(caller, **id))

@@ -87,7 +87,7 @@ pub(super) fn get_device_client_list(
     };
     let mut text = String::new();
     let mut list = Vec::new();
-    for (id, server) in &daemon.registry.servers {
+    for (id, server) in &daemon.registry().servers {
         if only.is_some_and(|only| only != *id) || !daemon.may_see_server(caller, *id) {
             continue;
         }
@@ -155,13 +155,13 @@ pub(super) fn device_query(
     }
     let mut blocks: Vec<(Option<u32>, &[ListedDevice])> = Vec::new();
     if only.is_none() {
-        blocks.push((None, &daemon.devices));
+        blocks.push((None, daemon.devices()));
     }
-    for (id, server) in &daemon.registry.servers {
+    for (id, server) in &daemon.registry().servers {
         let shown = only.is_none_or(|only| only == *id) && daemon.may_see_server(caller, *id);
         if shown && server.state != State::Initializing {
             blocks.push((Some(server.pid()), &server.devices));
-            daemon.instance.server_log.line_of(
+            daemon.instance().server_log.line_of(
                 Role::Server,
                 server.pid(),
                 &format!(

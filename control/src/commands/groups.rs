@@ -26,7 +26,7 @@ enum AddError {
     Name(String),
     #[error("Group {0} is there already; limit set --group {0} changes it")]
     Exists(String),
-    #[error("{0:?} is no cgroup's path, as /system.slice/x or /sys/fs/cgroup/…")]
+    #[error("{0:?} is not a cgroup's path, such as /system.slice/x or /sys/fs/cgroup/…")]
     Cgroup(String),
     #[error(transparent)]
     Limits(#[from] ChangeError),
@@ -43,7 +43,7 @@ pub(super) fn group(daemon: &mut Daemon, caller: Caller, arguments: &Arguments<'
         }
         (Some("add"), Some(name)) => add(daemon, name, arguments),
         (Some(verb @ ("show" | "remove")), Some(name)) => {
-            let number = daemon.groups.named(name);
+            let number = daemon.groups().named(name);
             match number.filter(|&number| may_see_group(daemon, caller, number)) {
                 None => Answer::refusal(format_args!("Group {name} not found")),
                 Some(number) if verb == "show" => show(daemon, caller, number),
@@ -60,7 +60,7 @@ pub(super) fn may_see_group(daemon: &Daemon, caller: Caller, number: u32) -> boo
     if caller.group.is_some() {
         return caller.group == Some(number);
     }
-    let servers = daemon.registry.servers.values();
+    let servers = daemon.registry().servers.values();
     daemon.may_change(caller)
         || servers
             .flat_map(|server| server.clients.values())
@@ -72,14 +72,14 @@ fn add(daemon: &mut Daemon, name: &str, arguments: &Arguments<'_>) -> Answer {
         if !is_name(name) {
             return Err(AddError::Name(name.to_owned()));
         }
-        if daemon.groups.named(name).is_some() {
+        if daemon.groups().named(name).is_some() {
             return Err(AddError::Exists(name.to_owned()));
         }
         let mut limits = GroupLimits {
             reserved: arguments.has("--reserved"),
             ..GroupLimits::default()
         };
-        put_sizes(&mut limits, sizes(arguments)?, &daemon.devices)?;
+        put_sizes(&mut limits, sizes(arguments)?, daemon.devices())?;
         if let Some(text) = arguments.value("--percentage") {
             let percentage = limits::percentage(text).map_err(ChangeError::from)?;
             limits.percentage = Some(percentage);
@@ -106,7 +106,7 @@ fn add(daemon: &mut Daemon, name: &str, arguments: &Arguments<'_>) -> Answer {
 
 /// What is answered when a group or a partition was made, or was refused by a server.
 pub fn group_added(daemon: &Daemon, number: u32, refused: Option<&str>) -> Answer {
-    match daemon.groups.by_number.get(&number) {
+    match daemon.groups().by_number.get(&number) {
         None => refused_change("it is gone"),
         Some(Group {
             kind: GroupKind::Partition(partition),
@@ -116,7 +116,7 @@ pub fn group_added(daemon: &Daemon, number: u32, refused: Option<&str>) -> Answe
         Some(group) => match refused {
             Some(why) => refused_change(why),
             None => {
-                let folder = daemon.instance.directories().group(&group.name);
+                let folder = daemon.instance().directories().group(&group.name);
                 Answer::line(folder.display()).with_value(json!({ "directory": folder }))
             }
         },
@@ -137,7 +137,7 @@ fn remove(daemon: &mut Daemon, number: u32, name: &str) -> Answer {
 /// only named as long as none is.
 fn memory(daemon: &Daemon, group: &Group) -> Vec<(String, Option<u64>, u64)> {
     let bytes = |size: &String| limits::size_in_bytes(size).ok();
-    if daemon.devices.is_empty() {
+    if daemon.devices().is_empty() {
         let named = group.limits.memory.iter();
         return named
             .map(|(device, size)| {
@@ -146,11 +146,11 @@ fn memory(daemon: &Daemon, group: &Group) -> Vec<(String, Option<u64>, u64)> {
             })
             .collect();
     }
-    (0..daemon.devices.len() as u32)
+    (0..daemon.devices().len() as u32)
         .map(|device| {
             let named = group.limits.memory.iter();
             let limit = named
-                .filter(|(name, _)| device_named(&daemon.devices, name) == Some(device))
+                .filter(|(name, _)| device_named(daemon.devices(), name) == Some(device))
                 .filter_map(|(_, size)| bytes(size))
                 .min();
             (device.to_string(), limit, group.usage.used(device))
@@ -162,7 +162,7 @@ fn clients(
     daemon: &Daemon,
     number: u32,
 ) -> impl Iterator<Item = (u32, &crate::servers::registry::Client)> {
-    let servers = daemon.registry.servers.values();
+    let servers = daemon.registry().servers.values();
     servers
         .flat_map(|server| server.clients.values().map(|client| (server.pid(), client)))
         .filter(move |(_, client)| client.group == Some(number))
@@ -186,7 +186,7 @@ fn value(daemon: &Daemon, caller: Option<Caller>, number: u32, group: &Group) ->
     });
     json!({
         "name": group.name,
-        "directory": daemon.instance.directories().group(&group.name),
+        "directory": daemon.instance().directories().group(&group.name),
         "cgroup": group.cgroup(),
         "percentage": group.limits.percentage.map(as_given),
         "reserved": group.limits.reserved,
@@ -205,7 +205,7 @@ fn list(daemon: &Daemon, caller: Caller) -> Answer {
             "{name:<19} {clients:<8} {compute:<17} {device:<9} {limit:<14} {used:<15}"
         );
     };
-    let groups = daemon.groups.by_number.iter();
+    let groups = daemon.groups().by_number.iter();
     for (&number, group) in groups.filter(|(_, group)| group.is_named()) {
         if !may_see_group(daemon, caller, number) {
             continue;
@@ -260,20 +260,20 @@ pub(super) fn group_details(daemon: &Daemon, number: u32, group: &Group) -> Answ
 
 /// What a group has, after a change or when it was asked for.
 pub fn group_limits(daemon: &Daemon, number: u32) -> Answer {
-    match daemon.groups.by_number.get(&number) {
+    match daemon.groups().by_number.get(&number) {
         Some(group) => group_details(daemon, number, group),
         None => Answer::refusal("the group is gone"),
     }
 }
 
 fn show(daemon: &Daemon, caller: Caller, number: u32) -> Answer {
-    let Some(group) = daemon.groups.by_number.get(&number) else {
+    let Some(group) = daemon.groups().by_number.get(&number) else {
         return Answer::nothing();
     };
     let mut answer = group_details(daemon, number, group);
     answer.value = Some(value(daemon, Some(caller), number, group));
     let text = &mut answer.text;
-    let folder = daemon.instance.directories().group(&group.name);
+    let folder = daemon.instance().directories().group(&group.name);
     let _ = writeln!(text, "  directory: {}", folder.display());
     if let Some(cgroup) = group.cgroup() {
         let _ = writeln!(text, "  cgroup: {cgroup}");

@@ -37,8 +37,7 @@ pub(super) fn label(daemon: &mut Daemon, caller: Caller, arguments: &Arguments<'
     let found = clients(daemon, caller, name);
     let mut last = Answer::refusal(format_args!("Client {name} not found"));
     for (id, session) in found {
-        let server = daemon.registry.servers.get_mut(&id);
-        let Some(client) = server.and_then(|server| server.clients.get_mut(&session)) else {
+        let Some(client) = daemon.client_mut(id, session) else {
             continue;
         };
         if !may(client) {

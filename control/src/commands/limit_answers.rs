@@ -38,7 +38,7 @@ pub(super) fn memory_line(text: &mut String, device: &str, limit: Option<u64>, u
 
 /// What a client has, after a change or when it was asked for.
 pub fn client_limits(daemon: &Daemon, id: ServerId, session: u64, used: &[u64]) -> Answer {
-    let server = daemon.registry.servers.get(&id);
+    let server = daemon.registry().servers.get(&id);
     let client = server.and_then(|server| Some((server, server.clients.get(&session)?)));
     let Some((server, client)) = client else {
         return Answer::refusal("the client is gone");
@@ -62,7 +62,7 @@ pub fn client_limits(daemon: &Daemon, id: ServerId, session: u64, used: &[u64]) 
         .collect();
     let group = client
         .group
-        .and_then(|number| daemon.groups.by_number.get(&number));
+        .and_then(|number| daemon.groups().by_number.get(&number));
     if let Some(group) = group {
         let _ = writeln!(text, "  and what group {} has together", group.name);
     }

@@ -118,9 +118,9 @@ fn of_group(
     set: bool,
     arguments: &Arguments<'_>,
 ) -> Answer {
-    let number = daemon.groups.named(name);
+    let number = daemon.groups().named(name);
     let number = number.filter(|&number| super::groups::may_see_group(daemon, caller, number));
-    let group = number.and_then(|number| Some((number, daemon.groups.by_number.get(&number)?)));
+    let group = number.and_then(|number| Some((number, daemon.groups().by_number.get(&number)?)));
     let Some((number, group)) = group else {
         return Answer::refusal(format_args!("Group {name} not found"));
     };
@@ -132,7 +132,7 @@ fn of_group(
         if arguments.value("--priority").is_some() {
             return Err(ChangeError::GroupPriority);
         }
-        put_sizes(&mut limits, sizes(arguments)?, &daemon.devices)?;
+        put_sizes(&mut limits, sizes(arguments)?, daemon.devices())?;
         match arguments.value("--percentage") {
             Some("none") => limits.percentage = None,
             Some(text) => {
@@ -162,7 +162,7 @@ fn of_client(
     let found = clients(daemon, caller, text)
         .last()
         .and_then(|&(id, session)| {
-            let server = daemon.registry.servers.get(&id)?;
+            let server = daemon.registry().servers.get(&id)?;
             Some((id, session, server, server.clients.get(&session)?))
         });
     let Some((id, session, server, client)) = found else {

@@ -35,7 +35,7 @@ pub(super) fn server(
     let text = argument.unwrap_or("0");
     text.parse()
         .ok()
-        .and_then(|pid| daemon.registry.by_pid(pid))
+        .and_then(|pid| daemon.registry().by_pid(pid))
         .filter(|id| daemon.may_see_server(caller, *id))
         .ok_or_else(|| server_not_found(text))
 }
@@ -47,10 +47,9 @@ pub(super) fn with_server(
     answer: impl FnOnce(&mut Server) -> Answer,
 ) -> Answer {
     match server(daemon, caller, argument) {
-        Ok(id) => match daemon.registry.servers.get_mut(&id) {
-            Some(server) => answer(server),
-            None => server_not_found(argument.unwrap_or("0")),
-        },
+        Ok(id) => daemon
+            .with_server(id, answer)
+            .unwrap_or_else(|| server_not_found(argument.unwrap_or("0"))),
         Err(refusal) => refusal,
     }
 }
@@ -64,7 +63,7 @@ pub(super) fn with_settings_of(
 ) -> Answer {
     let answer = with_server(daemon, caller, argument, change);
     if let Ok(id) = server(daemon, caller, argument) {
-        daemon.registry.share_settings(id);
+        daemon.share_settings(id);
     }
     answer
 }
@@ -100,7 +99,7 @@ pub(super) fn clients(daemon: &Daemon, caller: Caller, text: &str) -> Vec<Named>
         NamedClient::Session(wanted) => session == wanted,
     };
     let mut found = Vec::new();
-    for (&id, server) in &daemon.registry.servers {
+    for (&id, server) in &daemon.registry().servers {
         for (&session, client) in &server.clients {
             if daemon.sees_client(caller, client) && is_wanted(server, session, client) {
                 found.push((id, session));

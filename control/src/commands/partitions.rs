@@ -17,11 +17,11 @@ const OFF: &str = "devices are not partitioned: a daemon with -S does that";
 
 /// Has a server say which devices there are, if none has, and the command carried out again then.
 pub(super) fn devices_first(daemon: &mut Daemon, caller: Caller) -> Option<Answer> {
-    if !daemon.devices.is_empty() {
+    if !daemon.devices().is_empty() {
         return None;
     }
     let starting = daemon
-        .registry
+        .registry()
         .servers
         .iter()
         .find(|(_, server)| server.state == State::Initializing)
@@ -41,7 +41,7 @@ pub(super) fn sm_partition(
     caller: Caller,
     arguments: &Arguments<'_>,
 ) -> Answer {
-    if !daemon.static_partitions {
+    if !daemon.has_static_partitions() {
         return Answer::refusal(OFF);
     }
     let words = (arguments.word(0), arguments.word(1), arguments.word(2));
@@ -70,11 +70,11 @@ pub(super) fn sm_partition(
 }
 
 fn add(daemon: &mut Daemon, name: &str, count: &str) -> Answer {
-    let Some(device) = device_named(&daemon.devices, name) else {
+    let Some(device) = device_named(daemon.devices(), name) else {
         return Answer::refusal(format_args!("Device {name} not found, or more than one"));
     };
     let Ok(chunks) = count.parse::<u32>() else {
-        return Answer::refusal(format_args!("{count:?} is no number of chunks"));
+        return Answer::refusal(format_args!("{count:?} is not a number of chunks"));
     };
     match daemon.add_partition(device, chunks) {
         Ok(number) => daemon.confirm_group(number),
@@ -120,7 +120,7 @@ fn remove(daemon: &mut Daemon, device: &str, id: &str) -> Answer {
 }
 
 pub(super) fn lspart(daemon: &mut Daemon, caller: Caller, _: &Arguments<'_>) -> Answer {
-    if !daemon.static_partitions {
+    if !daemon.has_static_partitions() {
         return Answer::refusal(OFF);
     }
     if let Some(first) = devices_first(daemon, caller) {
@@ -144,7 +144,7 @@ pub(super) fn lspart(daemon: &mut Daemon, caller: Caller, _: &Arguments<'_>) -> 
     ]);
     row(["", "", "chunks", "chunks", "SM", "SM", ""]);
     let mut list = Vec::new();
-    for (ordinal, device) in (0..).zip(&daemon.devices) {
+    for (ordinal, device) in (0..).zip(daemon.devices()) {
         let partitions = daemon.partitions_of(ordinal);
         let all: Vec<&Partition> = partitions.iter().map(|(_, one)| *one).collect();
         let (of_device, chunk) = chunks(device);

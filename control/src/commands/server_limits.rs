@@ -45,7 +45,8 @@ pub(super) fn set_default_active_thread_percentage(
     _: Caller,
     arguments: &Arguments<'_>,
 ) -> Answer {
-    set_percentage(&mut daemon.defaults.percentage, arguments.word(0))
+    daemon
+        .change_defaults(|defaults, _| set_percentage(&mut defaults.percentage, arguments.word(0)))
 }
 
 pub(super) fn get_default_active_thread_percentage(
@@ -53,7 +54,7 @@ pub(super) fn get_default_active_thread_percentage(
     _: Caller,
     _: &Arguments<'_>,
 ) -> Answer {
-    show_percentage(daemon.defaults.percentage)
+    show_percentage(daemon.defaults().percentage)
 }
 
 pub(super) fn set_active_thread_percentage(
@@ -136,7 +137,8 @@ pub(super) fn set_default_device_pinned_mem_limit(
     arguments: &Arguments<'_>,
 ) -> Answer {
     let (device, size) = (arguments.word(0), arguments.word(1));
-    let answer = set_memory(&mut daemon.defaults, &daemon.devices, device, size);
+    let answer =
+        daemon.change_defaults(|defaults, devices| set_memory(defaults, devices, device, size));
     if answer.exit != 0 {
         return answer;
     }
@@ -151,7 +153,7 @@ pub(super) fn get_default_device_pinned_mem_limit(
     _: Caller,
     arguments: &Arguments<'_>,
 ) -> Answer {
-    show_memory(&daemon.defaults, &daemon.devices, arguments.word(0))
+    show_memory(daemon.defaults(), daemon.devices(), arguments.word(0))
 }
 
 pub(super) fn set_device_pinned_mem_limit(
@@ -182,7 +184,7 @@ pub(super) fn set_default_client_priority(
 ) -> Answer {
     match arguments.word(0).map(limits::priority) {
         Some(Ok(priority)) => {
-            daemon.default_priority = priority;
+            daemon.set_default_priority(priority);
             Answer::nothing()
         }
         _ => Answer::refusal("Invalid priority value - must be 0 or 1!"),
@@ -194,6 +196,6 @@ pub(super) fn get_default_client_priority(
     _: Caller,
     _: &Arguments<'_>,
 ) -> Answer {
-    let priority = daemon.default_priority;
+    let priority = daemon.default_priority();
     Answer::line(priority).with_value(json!({ "priority": priority }))
 }

@@ -37,7 +37,7 @@ pub(super) fn start_server(
         );
     }
     match daemon.start_for_user(uid) {
-        Ok(id) => match daemon.registry.servers.get(&id) {
+        Ok(id) => match daemon.registry().servers.get(&id) {
             Some(server) if server.state == State::Initializing => {
                 Answer::pending_until(Awaited::Ready(id))
             }
@@ -75,7 +75,7 @@ pub(super) fn quit(daemon: &mut Daemon, _: Caller, arguments: &Arguments<'_>) ->
 pub(super) fn get_server_list(daemon: &mut Daemon, caller: Caller, _: &Arguments<'_>) -> Answer {
     let mut text = String::new();
     let mut list = Vec::new();
-    for (id, server) in &daemon.registry.servers {
+    for (id, server) in &daemon.registry().servers {
         if !daemon.may_see_server(caller, *id) {
             continue;
         }

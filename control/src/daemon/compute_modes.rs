@@ -27,11 +27,14 @@ impl Daemon {
         let devices = match (self.host.open_modes)() {
             Ok(Some(devices)) => devices,
             Err(error) if asked.is_none() => {
-                self.log(&format!("Compute modes cannot be given back: {error}"));
+                self.log(&format!("Compute modes that an earlier daemon set cannot be restored: {error}; the next daemon tries again"));
                 return Ok(());
             }
             Ok(None) if asked.is_none() => {
-                self.log("Compute modes cannot be given back: no device has one that could be set");
+                self.log(
+                    "Compute modes that an earlier daemon set cannot be restored: no device has one that could be set; \
+                     the next daemon tries again",
+                );
                 return Ok(());
             }
             Ok(None) => return Err(SetModesError::NoDevice),

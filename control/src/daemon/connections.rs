@@ -162,7 +162,10 @@ impl Daemon {
             Ok(peer) => peer,
             Err(error) => {
                 let about = self.about_peer(&connection, group);
-                self.log_about(&about, &format!("Cannot tell who gives a command: {error}"));
+                self.log_about(
+                    &about,
+                    &format!("A command was refused: the kernel does not say whose it is: {error}"),
+                );
                 return;
             }
         };

@@ -98,7 +98,7 @@ impl Daemon {
                 server.deadline = Some(Instant::now());
             }
         } else {
-            self.log("Told by a signal to quit");
+            self.log("Quitting, as a signal asks");
         }
         self.quit(Some(Duration::ZERO));
     }

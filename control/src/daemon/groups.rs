@@ -239,7 +239,10 @@ impl Daemon {
         }
         if let Err(error) = saved::save(self.instance.directories(), &self.group_to_save(group)) {
             // The group holds; a daemon that takes over would not know what has become of it.
-            self.log(&format!("Group {} is not kept: {error}", group.name));
+            self.log(&format!(
+                "Group {} cannot be saved: {error}; it holds until this daemon ends, and has to be added again then",
+                group.name
+            ));
         }
     }
 

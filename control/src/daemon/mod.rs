@@ -13,6 +13,7 @@ mod epoll_token;
 pub(crate) mod error;
 mod event_loop;
 mod events;
+mod for_commands;
 mod groups;
 mod half_open;
 mod limit_changes;
@@ -73,12 +74,12 @@ const LOG_BYTES: u64 = 16 << 20;
 /// The daemon.
 #[derive(Debug)]
 pub struct Daemon {
-    pub(crate) instance: Instance,
-    pub(crate) registry: Registry,
+    instance: Instance,
+    registry: Registry,
     /// Groups of clients.
-    pub(crate) groups: Groups,
+    groups: Groups,
     /// Whether clients have contexts in static partitions only.
-    pub(crate) static_partitions: bool,
+    static_partitions: bool,
     /// The number of the last one.
     last_partition: u32,
     /// Changes of limits that servers have not answered.
@@ -87,16 +88,16 @@ pub struct Daemon {
     views: Views,
     time_lines: TimeLines,
     /// For later servers.
-    pub(crate) defaults: ServerLimits,
+    defaults: ServerLimits,
     /// For clients that ask for none.
-    pub(crate) default_priority: u32,
+    default_priority: u32,
     isolation: Isolation,
     /// Whether several users are served at once.
     multiuser: bool,
     /// Clients that wait for another user's to leave.
     queued: VecDeque<QueuedClient>,
     /// What the last server that became ready has.
-    pub(crate) devices: Vec<ListedDevice>,
+    devices: Vec<ListedDevice>,
     host: HostProgram,
     /// What runs beneath servers.
     underlay: Underlay,

@@ -116,7 +116,7 @@ impl Daemon {
         Some(found.unwrap_or(NO_PARTITION))
     }
 
-    /// Tells a server that has become ready of what is kept free for whoever may come.
+    /// Sends a server that has become ready the groups that have reservations, so that these are free before a client of them comes.
     pub(crate) fn announce_reservations(&mut self, id: crate::servers::registry::ServerId) {
         let groups = self.groups.by_number.iter();
         let reserved: Vec<u32> = groups
@@ -125,7 +125,9 @@ impl Daemon {
             .collect();
         for number in reserved {
             if let Err(error) = self.send_group(id, number, 0) {
-                self.log(&format!("Group {number} is not kept free: {error}"));
+                self.log(&format!(
+                    "The reservation of group {number} is not in effect on a new server: {error}; `limit set` tries again"
+                ));
             } else {
                 self.save_group(number);
             }

@@ -13,9 +13,7 @@ use crate::servers::registry::ServerId;
 pub(super) enum Subject {
     /// A client's, to these; or it is only asked what it has taken.
     Client {
-        /// Its server.
         server: ServerId,
-        /// Its session.
         session: u64,
         /// What it then has.
         limits: Option<ClientLimits>,
@@ -28,10 +26,7 @@ pub(super) enum Subject {
         previous: GroupLimits,
     },
     /// A group's or a partition's that is new, and goes again if it is refused.
-    New {
-        /// Its number.
-        number: u32,
-    },
+    New { number: u32 },
 }
 
 /// A change that servers have been told of.

@@ -32,13 +32,9 @@ pub(super) fn drain(mut signals: &UnixStream) {
     while matches!(signals.read(&mut bytes), Ok(64)) {}
 }
 
-/// SIGCHLD
 pub(super) const SIGCHLD: i32 = 17;
-/// SIGTERM
 const SIGTERM: i32 = 15;
-/// SIGINT
 const SIGINT: i32 = 2;
 /// SIGHUP: its terminal is gone.
 const SIGHUP: i32 = 1;
-/// SIGQUIT
 const SIGQUIT: i32 = 3;

@@ -58,10 +58,10 @@ pub enum FileError {
         source: std::io::Error,
     },
     /// It has no directory above it, or no name.
-    #[error("{} is no directory of its own", .0.display())]
+    #[error("{} is not a directory of its own", .0.display())]
     NoName(PathBuf),
     /// Something else has the name.
-    #[error("{} is no directory", .0.display())]
+    #[error("{} is not a directory", .0.display())]
     NotDirectory(PathBuf),
     /// Links lead to links.
     #[error("{}: too many links", .0.display())]
@@ -157,7 +157,7 @@ impl FileError {
 #[derive(Debug, thiserror::Error)]
 pub enum ProgramError {
     /// A relative path means something else in each directory.
-    #[error("{}: it is no absolute path", .0.display())]
+    #[error("{}: it is not an absolute path", .0.display())]
     NotAbsolute(PathBuf),
     /// Another user has it, or a directory on the way.
     #[error("{}: it belongs to user {owner}, who could put another program there", path.display())]
@@ -168,7 +168,7 @@ pub enum ProgramError {
         owner: u32,
     },
     /// It is no file.
-    #[error("{}: it is no program", .0.display())]
+    #[error("{}: it is not a program", .0.display())]
     NotFile(PathBuf),
     /// Everybody may change it.
     #[error("{}: every user may write to it", .0.display())]

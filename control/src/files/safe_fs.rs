@@ -107,7 +107,7 @@ pub(crate) fn open_in_place(
                 let kind = file.metadata()?.file_type();
                 return match kind.is_file() || kind.is_char_device() {
                     true => Ok(file),
-                    false => Err(std::io::Error::other("it is no file")),
+                    false => Err(std::io::Error::other("it is not a file")),
                 };
             }
         }

@@ -240,7 +240,7 @@ mod tests {
         let told = open_directory(&root.path().join("file/x"))
             .unwrap_err()
             .to_string();
-        assert!(told.contains("is no directory"), "{told}");
+        assert!(told.contains("is not a directory"), "{told}");
     }
 
     #[test]
@@ -345,8 +345,8 @@ mod tests {
         set_mode(&root.path().join("bin"), 0o777);
         assert!(told(&program).contains("every user may write to"));
         set_mode(&root.path().join("bin"), 0o755);
-        assert!(told(&root.path().join("bin")).contains("no program"));
-        assert!(told(Path::new("program")).contains("no absolute path"));
+        assert!(told(&root.path().join("bin")).contains("not a program"));
+        assert!(told(Path::new("program")).contains("not an absolute path"));
         assert!(told(&root.path().join("none")).contains("none"));
         if user() != 0 {
             eprintln!("skipped: only root can make another user's files");

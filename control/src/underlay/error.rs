@@ -23,7 +23,7 @@ pub enum UnderlayError {
         names: &'static str,
     },
     /// The variable is no number of connections.
-    #[error("{CONNECTIONS_VARIABLE}={0} is no number from 1 to {MOST_CONNECTIONS}")]
+    #[error("{CONNECTIONS_VARIABLE}={0} is not a number from 1 to {MOST_CONNECTIONS}")]
     Connections(String),
     /// No server is to be without, and there is none.
     #[error("--underlay=nvidia-mps: {0}")]
@@ -57,7 +57,7 @@ pub enum NoProgram {
 #[derive(Debug, thiserror::Error)]
 pub enum DirectoryError {
     /// The variable names a relative path.
-    #[error("{DIRECTORY_VARIABLE}={} is no absolute path", .0.display())]
+    #[error("{DIRECTORY_VARIABLE}={} is not an absolute path", .0.display())]
     NotAbsolute(PathBuf),
     /// They cannot be made where they should be.
     #[error("{0}; {DIRECTORY_VARIABLE} names another directory for it")]

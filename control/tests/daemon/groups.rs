@@ -408,7 +408,7 @@ fn a_group_that_cannot_be_kept_is_none() {
     std::fs::remove_dir_all(rig.pipe().join("group_state")).unwrap();
     std::fs::write(rig.pipe().join("group_state"), "in the way").unwrap();
     assert_eq!(rig.said("limit set --group a --memory 0=1G").1, 0);
-    assert!(rig.control_log().contains("Group a is not kept"));
+    assert!(rig.control_log().contains("Group a cannot be saved"));
 }
 
 fn a_groups_socket_bears_what_the_other_does() {

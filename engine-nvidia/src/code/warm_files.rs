@@ -89,7 +89,7 @@ impl WarmFiles {
             .custom_flags(libc::O_DIRECTORY | libc::O_NOFOLLOW)
             .open(folder)?;
         let metadata = descriptor.metadata()?;
-        // SAFETY: has no preconditions.
+        // SAFETY: geteuid takes no arguments and cannot fail.
         let user = unsafe { libc::geteuid() };
         if metadata.uid() != user || metadata.mode() & 0o077 != 0 {
             return Err(io::Error::new(

@@ -15,10 +15,8 @@ use crate::sync::Handle;
 /// Completion words, which are as far apart as the GPU's writes have at least.
 pub(crate) type FencePool = Pinned<16>;
 
-/// Bytes of a bounce buffer.
 pub(crate) const BOUNCE_BUFFER_BYTES: usize = 4096;
 
-/// Bounce buffers.
 pub(crate) type BounceBufferPool = Pinned<BOUNCE_BUFFER_BYTES>;
 
 /// Bytes that are allocated at a time.

@@ -13,7 +13,6 @@ impl WorkSignature {
         Self((self.0.rotate_left(5) ^ more).wrapping_mul(0x517c_c1b7_2722_0a95))
     }
 
-    /// The number.
     pub(crate) fn number(self) -> u64 {
         self.0
     }

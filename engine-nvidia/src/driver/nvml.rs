@@ -23,7 +23,7 @@ const NO_PERMISSION: c_int = 4;
 #[derive(Debug, thiserror::Error)]
 pub enum NvmlError {
     /// A relative path means something else in each directory.
-    #[error("{}: it is no absolute path", .0.display())]
+    #[error("{}: it is not an absolute path", .0.display())]
     NotAbsolute(PathBuf),
     /// It would ask the very daemon that opens it.
     #[error("{}: it is OpenMPS's own library, which knows no more than the daemon", .0.display())]

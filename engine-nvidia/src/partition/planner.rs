@@ -166,7 +166,6 @@ impl<C: Clone + PartialEq> PartitionPlan<C> {
         Ok(())
     }
 
-    /// Ends a group.
     pub(crate) fn end_group(&mut self, number: u32) {
         self.groups.remove(&number);
     }

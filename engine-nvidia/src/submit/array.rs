@@ -33,7 +33,6 @@ pub(crate) struct Array {
     shape: Shape,
     /// The array with all its levels, if it has several.
     whole: Option<Handle<CUmipmappedArray>>,
-    /// Its levels.
     levels: Vec<Handle<CUarray>>,
 }
 
@@ -276,7 +275,6 @@ impl ArrayStep {
     }
 }
 
-/// A side of a copy.
 enum CopySide {
     Array(Arc<Array>),
     /// Address, pitch, slice.

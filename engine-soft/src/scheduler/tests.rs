@@ -88,7 +88,7 @@ struct Member {
 }
 
 impl Member {
-    fn new(pool: &Pool, percentage: f32, priority: u32) -> Self {
+    fn new(pool: &WorkerPool, percentage: f32, priority: u32) -> Self {
         let share = Share {
             percentage,
             priority,
@@ -97,7 +97,7 @@ impl Member {
         Self::with(pool, share, None)
     }
 
-    fn with(pool: &Pool, share: Share, group: Option<u32>) -> Self {
+    fn with(pool: &WorkerPool, share: Share, group: Option<u32>) -> Self {
         let told = Arc::new(Told::default());
         let observer = Arc::clone(&told) as Arc<dyn Observer>;
         let scheduler = Arc::clone(pool.scheduler());
@@ -196,7 +196,7 @@ fn wait_until(is_so: impl Fn() -> bool) {
 #[test]
 fn time_is_given_by_percentage() {
     for workers in [1, 2] {
-        let pool = Pool::new(workers).unwrap();
+        let pool = WorkerPool::new(workers).unwrap();
         let members = [60.0, 30.0, 10.0].map(|share| Member::new(&pool, share, 0));
         let given = members.each_ref().map(|member| member.start(1, 0, ENDLESS));
         std::thread::sleep(Duration::from_millis(100));
@@ -208,7 +208,7 @@ fn time_is_given_by_percentage() {
 
 #[test]
 fn who_is_alone_has_everything_and_newcomers_owe_nothing() {
-    let pool = Pool::new(2).unwrap();
+    let pool = WorkerPool::new(2).unwrap();
     let small = Member::new(&pool, 10.0, 0);
     let given = small.start(1, 0, ENDLESS);
     wait_until(|| given.load(Ordering::Relaxed) > 400_000_000);
@@ -224,7 +224,7 @@ fn who_is_alone_has_everything_and_newcomers_owe_nothing() {
 
 #[test]
 fn below_normal_work_waits_but_not_for_ever() {
-    let pool = Pool::new(1).unwrap();
+    let pool = WorkerPool::new(1).unwrap();
     let normal = Member::new(&pool, 1.0, 0);
     let below = Member::new(&pool, 100.0, 1);
     let waiting = below.start(1, 0, ENDLESS);
@@ -240,7 +240,7 @@ fn below_normal_work_waits_but_not_for_ever() {
 
 #[test]
 fn urgent_streams_go_first_within_a_client() {
-    let pool = Pool::new(1).unwrap();
+    let pool = WorkerPool::new(1).unwrap();
     let member = Member::new(&pool, 100.0, 0);
     let low = member.start(1, 0, ENDLESS);
     let high = member.start(2, -5, ENDLESS);
@@ -251,7 +251,7 @@ fn urgent_streams_go_first_within_a_client() {
 
 #[test]
 fn work_that_ends_is_reported_once() {
-    let pool = Pool::new(3).unwrap();
+    let pool = WorkerPool::new(3).unwrap();
     let members = [50.0, 100.0].map(|share| Member::new(&pool, share, 0));
     for slot in 0..40 {
         members.iter().for_each(|member| {
@@ -273,7 +273,7 @@ fn work_that_ends_is_reported_once() {
 
 #[test]
 fn idle_threads_use_no_processor() {
-    let pool = Pool::new(4).unwrap();
+    let pool = WorkerPool::new(4).unwrap();
     let member = Member::new(&pool, 100.0, 0);
     member.start(1, 0, 10);
     std::thread::sleep(Duration::from_millis(100));
@@ -286,7 +286,7 @@ fn idle_threads_use_no_processor() {
 
 #[test]
 fn leaving_ends_work_that_runs_and_work_that_waits() {
-    let pool = Pool::new(2).unwrap();
+    let pool = WorkerPool::new(2).unwrap();
     let member = Member::new(&pool, 100.0, 0);
     let given: Vec<_> = (0..10).map(|slot| member.start(slot, 0, ENDLESS)).collect();
     std::thread::sleep(Duration::from_millis(20));
@@ -305,7 +305,7 @@ fn leaving_ends_work_that_runs_and_work_that_waits() {
 #[test]
 fn a_reserved_share_is_held_and_kept_free() {
     for workers in [1, 2] {
-        let pool = Pool::new(workers).unwrap();
+        let pool = WorkerPool::new(workers).unwrap();
         let share = |percentage, reserved| Share {
             percentage,
             priority: 0,
@@ -342,7 +342,7 @@ fn a_reserved_share_is_held_and_kept_free() {
 
 #[test]
 fn a_group_has_its_part_from_the_next_turn_on() {
-    let pool = Pool::new(2).unwrap();
+    let pool = WorkerPool::new(2).unwrap();
     let members = [Some(3), Some(3), None].map(|group| {
         let share = Share::default();
         Member::with(&pool, share, group)
@@ -367,7 +367,7 @@ fn a_group_has_its_part_from_the_next_turn_on() {
 
 #[test]
 fn threads_that_wait_for_a_part_use_no_processor() {
-    let pool = Pool::new(4).unwrap();
+    let pool = WorkerPool::new(4).unwrap();
     let share = Share {
         percentage: 1.0,
         priority: 0,
@@ -387,7 +387,7 @@ fn threads_that_wait_for_a_part_use_no_processor() {
 
 #[test]
 fn it_is_said_why_a_client_was_given_nothing() {
-    let pool = Pool::new(1).unwrap();
+    let pool = WorkerPool::new(1).unwrap();
     let normal = Member::new(&pool, 1.0, 0);
     let below = Member::new(&pool, 100.0, 1);
     let heard = |member: &Member, why| {

@@ -78,7 +78,7 @@ fn pipe_directory(directories: &Directories) -> Finding {
         ),
         Ok(there) if !there.is_dir() => Finding::problem(
             SUBJECT,
-            format!("{shown} is no directory"),
+            format!("{shown} is not a directory"),
             "move it away, or set CUDA_MPS_PIPE_DIRECTORY to another path",
         ),
         Ok(_) => Finding::ok(SUBJECT, shown.to_string()),
@@ -352,7 +352,7 @@ mod tests {
         assert_eq!(found.state, CheckOutcome::Problem);
         assert!(found.mend.unwrap().contains("openmps control -d"));
         std::fs::write(&good.pipe, "").unwrap();
-        assert!(pipe_directory(&good).text.contains("no directory"));
+        assert!(pipe_directory(&good).text.contains("not a directory"));
         let long = directories(&root.path().join("x".repeat(100)));
         assert!(pipe_directory(&long).text.contains("107"));
         let several = Directories {

@@ -146,7 +146,7 @@ pub fn read_token_file(path: &Path) -> Result<String> {
     let cannot = || format!("cannot read the token in {}", path.display());
     let mut file = std::fs::File::open(path).with_context(cannot)?;
     let facts = file.metadata().with_context(cannot)?;
-    ensure!(facts.is_file(), "{} is no file", path.display());
+    ensure!(facts.is_file(), "{} is not a file", path.display());
     if facts.mode() & 0o077 != 0 {
         bail!(
             "{} can be read by others: chmod 600 {}",

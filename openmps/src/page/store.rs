@@ -46,7 +46,7 @@ impl Store {
             .with_context(|| format!("cannot open {}", path.display()))?;
         ensure!(
             file.metadata()?.is_file(),
-            "{} is no file: give another --history",
+            "{} is not a file: give another --history",
             path.display()
         );
         if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
@@ -156,6 +156,6 @@ mod tests {
         let error = Store::open(Path::new("/dev/null"), 1)
             .unwrap_err()
             .to_string();
-        assert!(error.contains("is no file"), "{error}");
+        assert!(error.contains("is not a file"), "{error}");
     }
 }

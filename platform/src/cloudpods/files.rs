@@ -205,7 +205,7 @@ fn directory(file: &File, node: &Node, key: &str, example: &str) -> Result<PathB
         true => Ok(PathBuf::from(text)),
         false => Err(file.bad(
             node.line,
-            format!("{key} is {text:?}, which is no absolute path"),
+            format!("{key} is {text:?}, which is not an absolute path"),
             format!("write it as in `{key}: {example}`"),
         )),
     }
@@ -380,7 +380,7 @@ mod tests {
             (
                 conf("\ncuda_mps_pipe_directory: pipe\n").unwrap_err(),
                 2,
-                "no absolute path",
+                "not an absolute path",
             ),
             (
                 conf("cuda_mps_pipe_directory: 4\n").unwrap_err(),
@@ -465,7 +465,7 @@ mod tests {
                 devices("devices:\n- type: NVIDIA_MPS\n  path: renderD128\n  virtual_number: 4\n")
                     .unwrap_err(),
                 3,
-                "no absolute path",
+                "not an absolute path",
             ),
         ];
         for (error, line, says) in cases {

@@ -146,7 +146,7 @@ fn named_by<'a>(
     let address = bus::address_of(root, &entry.path).map_err(|why| match why {
         NoNode::Name => bad(format!("{path} is no render node"), there.clone()),
         NoNode::Missing => bad(format!("{path} is not there"), there.clone()),
-        NoNode::NoDevice => bad(format!("{path} is no device"), there.clone()),
+        NoNode::NoDevice => bad(format!("{path} is not a device"), there.clone()),
         NoNode::NoAddress => bad(
             format!("no link in /dev/dri/by-path leads to {path}, so its PCI address is unknown"),
             "let udev make /dev/dri/by-path (`udevadm trigger`), and check the path".into(),
@@ -248,7 +248,7 @@ mod tests {
         for (path, gpus, says) in [
             ("/dev/dri/card0", &gpus[..], "is no render node"),
             ("/dev/dri/renderD129", &gpus, "is not there"),
-            ("/dev/dri/renderD140", &gpus, "is no device"),
+            ("/dev/dri/renderD140", &gpus, "is not a device"),
             (
                 "/dev/dri/renderD128",
                 &[gpu(0, 3)],

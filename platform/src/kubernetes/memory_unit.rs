@@ -37,7 +37,7 @@ impl fmt::Display for MemoryUnit {
 
 /// A unit that there is not.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no unit of memory: it is GiB or MiB")]
+#[error("{0:?} is not a unit of memory: it is GiB or MiB")]
 pub struct NoUnit(String);
 
 impl FromStr for MemoryUnit {

@@ -131,7 +131,7 @@ pub enum ResourceError {
         mib: u64,
     },
     /// A device that was never offered.
-    #[error("{id} is no device of {name}")]
+    #[error("{id} is not a device of {name}")]
     Unknown {
         /// The id.
         id: String,

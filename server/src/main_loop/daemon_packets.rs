@@ -98,7 +98,7 @@ impl MainLoop {
     fn handle_without_descriptors(&mut self, bytes: &[u8]) {
         match Packet::decode(bytes) {
             Ok(Packet::Admit(admit)) => {
-                self.log_line("A client was lost: no descriptor is left for it");
+                self.log_line("A client was lost: the server has no descriptor left for it; raise its limit of open files");
                 self.report_end(admit.session, Ending::Failed, Vec::new());
             }
             Ok(Packet::Group(group)) => self.set_group(group, Vec::new()),

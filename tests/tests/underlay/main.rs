@@ -239,7 +239,7 @@ fn a_daemon_that_must_have_it_does_not_start_without_the_program() {
     let absent = machine.shown("absent");
     for (program, why) in [
         (&*absent, "No such file"),
-        ("nvidia-cuda-mps-control", "no absolute path"),
+        ("nvidia-cuda-mps-control", "not an absolute path"),
         (copy.to_str().unwrap(), "is OpenMPS' own"),
     ] {
         let said = refused(&[("OPENMPS_NVIDIA_MPS", program)], &strict);

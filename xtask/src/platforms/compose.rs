@@ -252,7 +252,7 @@ fn runs_ours(docker: &Docker) -> Result<()> {
     let text = said(&mut docker.docker(&["logs", "mps-daemon"]))?;
     in_order(
         &text,
-        &["] Told by a signal to quit\n", "] Exit with status 0\n"],
+        &["] Quitting, as a signal asks\n", "] Exit with status 0\n"],
     )
 }
 

@@ -10,7 +10,7 @@ use super::{Content, Key};
 /// What an entry costs beyond its key and its content.
 const OVERHEAD: usize = 128;
 
-/// The entries.
+/// What NVRTC has compiled in this process, up to a number of bytes: the least recently used entry goes first.
 pub(super) struct CachedEntries {
     entries: HashMap<Key, CachedContent>,
     /// What they cost.

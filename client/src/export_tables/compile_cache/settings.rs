@@ -64,7 +64,7 @@ impl Settings {
             let value = variable(name)?;
             let number = parse(&value);
             if number.is_none() {
-                log!("compile cache: {name}={} is no number", value.display());
+                log!("compile cache: {name}={} is not a number", value.display());
             }
             number
         };

@@ -7,7 +7,6 @@ use cuda_abi::types::{CUDA_MEMCPY3D, CUmemorytype};
 
 use super::sides::{CopySide, Extent, Location};
 
-/// A copy.
 #[derive(Clone, Debug)]
 pub(crate) struct RecordedCopy {
     pub to: CopySide,

@@ -46,7 +46,6 @@ impl Location {
     }
 }
 
-/// A side of a copy.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CopySide {
     pub place: Location,
