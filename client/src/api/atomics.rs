@@ -129,7 +129,7 @@ mod tests {
         let mut answer = 0;
         let operation = CUatomicOperation::CAS;
         let mut ask = |source, destination| {
-            // SAFETY: one element each.
+            // SAFETY: both are locals of one element, which outlive the call.
             let (room, asked) = unsafe {
                 (
                     ListOut::new(&raw mut answer, 1),

@@ -29,7 +29,7 @@ pub(super) fn product(cx: &mut Machine<'_>, op: &Op, shape: Product, base: usize
         Isa::Sse2 => return false,
         // SAFETY: the machine has what the function is compiled for.
         Isa::Avx2 => unsafe { avx2(cx, op, shape.depth, base, narrow) },
-        // SAFETY: as above.
+        // SAFETY: the machine has AVX-512, which the function is compiled for.
         Isa::Avx512 => unsafe { avx512(cx, op, shape.depth, base, narrow) },
     }
     true
