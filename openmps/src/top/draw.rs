@@ -534,8 +534,9 @@ mod tests {
         app.set_kernels(table);
         let shown = lines(&app);
         let of = |text: &str| {
-            let line = shown.iter().find(|line| line.contains(text)).expect(text);
-            line.trim_matches(['│', ' ']).to_owned()
+            let boxed = shown.iter().filter_map(|line| line.split('│').nth(1));
+            let found = boxed.map(str::trim).find(|line| line.contains(text));
+            found.expect(text).to_owned()
         };
         assert_eq!(
             of("recorded"),
