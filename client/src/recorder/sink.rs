@@ -28,8 +28,9 @@ use super::ring::Ring;
 use super::{Recorder, lock, ticks};
 use crate::session::connection::{Connection, LAST_WORD};
 
-/// Bytes of a record to the server: other threads' records wait while it is written.
-const PIECE: usize = 16 << 10;
+/// Bytes of words, and of what stands before them, in a piece: twice that and a name make a record to the server, while whose writing
+/// other threads' records wait.
+const PIECE: usize = 8 << 10;
 
 /// Bytes that threads told which are kept until they are in the file; what is more stays in threads' rings.
 const MOST_BACKLOG: usize = 64 << 20;
