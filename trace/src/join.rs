@@ -415,7 +415,7 @@ impl<S: Storage> Joiner<S> {
         let (mut written, mut dropped) = (0, 0);
         let mut left = most;
         let mut result = Ok(());
-        for stream in self.streams.values_mut() {
+        'streams: for stream in self.streams.values_mut() {
             while left > 0
                 && stream
                     .pending
@@ -429,7 +429,10 @@ impl<S: Storage> Joiner<S> {
                     Ok(None) => {}
                     Ok(Some(true)) => written += 1,
                     Ok(Some(false)) => dropped += 1,
-                    Err(error) => result = Err(error),
+                    Err(error) => {
+                        result = Err(error);
+                        break 'streams;
+                    }
                 }
             }
         }

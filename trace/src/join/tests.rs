@@ -209,3 +209,41 @@ fn what_cannot_be_read_ends_it() {
     drop(joiner);
     assert!(kernels(&file).is_empty());
 }
+
+/// A disk that is full from the second block on.
+#[derive(Debug)]
+struct Full(bool);
+
+impl Storage for Full {
+    fn write_at(&mut self, _: &[u8], _: u64) -> io::Result<()> {
+        match std::mem::replace(&mut self.0, true) {
+            true => Err(io::ErrorKind::StorageFull.into()),
+            false => Ok(()),
+        }
+    }
+
+    fn truncate(&mut self, _: u64) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn of_a_full_disk_the_first_error_is_told() {
+    let clock = Clock {
+        monotonic_ns: 0,
+        wall_ns: 0,
+        boot: String::new(),
+    };
+    let process = Process {
+        pid: 42,
+        name: "p".into(),
+        host: String::new(),
+    };
+    let mut joiner = Joiner::new(Writer::new(Full(false), clock, &process).unwrap());
+    for sequence in 1..1_000 {
+        let began = sequence * 1_000;
+        joiner.ran(span(sequence, began, began + 500)).unwrap();
+    }
+    let error = joiner.finish(2_000_000).unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::StorageFull);
+}
