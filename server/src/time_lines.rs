@@ -27,6 +27,9 @@ const ROOM: usize = 64 << 20;
 /// Bytes of a part that fit a packet with what else is in it.
 const PART: usize = 32 << 10;
 
+/// Clients that are gone of which something is kept for a reader that has not come so far.
+const MOST_LEFT: usize = 32;
+
 /// Packets that wait for a reader, beyond which clients that are gone are not told of.
 const MOST_UNSENT: usize = 1 << 14;
 
@@ -171,11 +174,16 @@ impl Progress {
         false
     }
 
-    /// Lets those go that have left while nobody reads.
+    /// Lets those go that have left while nobody reads, but for a few: their reader may only be slow.
     fn forget_who_left(&mut self) {
+        let mut kept = 0;
         let (stay, left): (Vec<_>, Vec<_>) = std::mem::take(&mut self.clients)
             .into_iter()
-            .partition(|client| !client.observer.recording.is_over());
+            .partition(|client| {
+                let has_left = client.observer.recording.is_over();
+                kept += usize::from(has_left);
+                !has_left || kept <= MOST_LEFT
+            });
         self.clients = stay;
         for client in left {
             client.observer.recording.end();

@@ -84,7 +84,8 @@ impl SpanWriter {
         })
     }
 
-    /// Adds a span. Pieces of one operation that come one after another, such as its time slices, are put together.
+    /// Adds a span. Pieces of one operation that come one after another, such as its time slices, are put together, but for those of the
+    /// last operation of several that divide a time.
     pub fn put(&mut self, span: &OperationSpan) {
         if let Some((open, count)) = &mut self.open {
             let is_work = span.kind <= SPAN_COPY;

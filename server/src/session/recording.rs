@@ -380,12 +380,12 @@ mod tests {
     fn times_of_one_look_are_kept_one_by_one() {
         let recording = Recording::default();
         assert!(recording.begin(Arc::new(Room::new(1 << 20))));
-        recording.add_spans(&[span(1, 0), span(2, 10), span(2, 15), span(3, 30)]);
+        recording.add_spans(&[span(1, 0), span(2, 11), span(2, 15), span(3, 30)]);
         let taken = recording.drain();
         let spans = read(&taken.spans[0]);
         let times = spans.iter().map(|it| (it.at.sequence, it.began, it.ended));
         let times: Vec<_> = times.collect();
-        assert_eq!(times, [(1, 0, 10), (2, 10, 25), (3, 30, 40)]);
+        assert_eq!(times, [(1, 0, 10), (2, 11, 25), (3, 30, 40)]);
         assert_eq!(taken.places, BTreeMap::from([(3, 3)]));
         let other = At {
             stream: 9,
