@@ -378,6 +378,52 @@ fn code_that_an_earlier_server_had_is_loaded_before_a_client_comes() {
 }
 
 #[test]
+fn every_device_has_the_code_of_an_earlier_server() {
+    let fake = Fake::new(&["VERSION=12040", "DEVICES=2"]);
+    let controls = Controls::of(&fake);
+    let place = tempfile::tempdir().unwrap();
+    let folder = place.path().join("code");
+    let (engine, _) = ahead(&fake, Some(&folder));
+    let codes = [machine_code(0), TEXT.into()];
+    for code in &codes {
+        load(&mut Guest::new(&engine), 1, code);
+    }
+    drop(engine);
+    let (engine, _) = ahead(&fake, Some(&folder));
+    controls.settle(1, 4);
+    // On both devices, so that nothing more is loaded ahead.
+    let mut neighbour = busy(&engine, &controls);
+    controls.spin(false);
+    assert_eq!(neighbour.wait(0), Ok(()));
+    neighbour.context(1, 1);
+    let module = neighbour.module_in(1, PTX).0;
+    controls.spin(true);
+    neighbour.launch(0, 1, 1, 1, &poke(0, 1));
+    neighbour.launch(1, module, 1, 1, &poke(0, 1));
+    until("both have work", || controls.queued() >= 2);
+    let loads = controls.loads();
+    let mut guest = Guest::new(&engine);
+    guest.context(1, 1);
+    for (number, code) in codes.iter().enumerate() {
+        for context in [0, 1] {
+            let number = 1 + 2 * number as u64 + u64::from(context);
+            assert_eq!(guest.image(number, code).0, CUresult::SUCCESS);
+            let request = ModuleLoad {
+                module: number,
+                image: number,
+                context,
+                ..ModuleLoad::default()
+            };
+            let loaded = guest.client.module_load(&request, &[], &mut Vec::new());
+            assert!(loaded.is_ok());
+        }
+    }
+    assert_eq!((controls.loads(), controls.stalls()), (loads, 0));
+    controls.spin(false);
+    drop((guest, neighbour));
+}
+
+#[test]
 fn local_memory_that_a_kernel_needs_is_there_before_its_client_comes() {
     const DEEP: &[u8] = b".version 7.8\n.visible .entry deep() {}";
     let fake = Fake::new(&[
