@@ -156,8 +156,9 @@ impl NvidiaEngine {
         folder: Option<&Path>,
         say: impl Fn(&str) + Send + 'static,
     ) -> std::io::Result<()> {
-        if let Some(device) = self.shared.devices.first() {
-            let ahead = LoadAhead::start(&self.shared.images, device, folder, Box::new(say))?;
+        if let [device, others @ ..] = &self.shared.devices[..] {
+            let images = &self.shared.images;
+            let ahead = LoadAhead::start(images, device, others, folder, Box::new(say))?;
             // Nobody else sets it.
             let _ = self.shared.ahead.set(ahead);
         }

@@ -20,7 +20,7 @@ use protocol::operations::{FunctionSet, ImageUnload, ModuleLoad, ModuleUnload};
 const TEXT: &str = ".version 7.8\n.visible .entry poke() {}";
 const WRITTEN: u64 = 3;
 
-/// Machine code with a variable of each kind, one that no symbol leads to, and a gap between two.
+/// Machine code with a variable of each kind, and a gap between two that aligns the second.
 fn machine_code(number: u32) -> Vec<u8> {
     let global = |name, bytes| Section {
         name,
@@ -30,8 +30,11 @@ fn machine_code(number: u32) -> Vec<u8> {
     elf(
         &format!("{TEXT}\n// {number}"),
         &[
-            global(".nv.global.init", Ok(&[1, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0])),
-            global(".nv.global", Err(12)),
+            global(
+                ".nv.global.init",
+                Ok(&[1, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0]),
+            ),
+            global(".nv.global", Err(4)),
             Section {
                 name: ".nv.constant3",
                 flags: 2,
@@ -40,9 +43,8 @@ fn machine_code(number: u32) -> Vec<u8> {
         ],
         &[
             ("first", 1, 0, 4),
-            ("second", 1, 8, 4),
+            ("second", 1, 8, 8),
             ("zeroes", 2, 0, 4),
-            ("hidden", 2, 4, 8),
             ("constant", 3, 0, 4),
         ],
     )
@@ -109,12 +111,11 @@ fn the_next_client_has_a_module_as_new_beside_a_kernel_that_does_not_end() {
     let [one, two, zeroes, constant] = places[..] else {
         panic!("four that are found, not {places:x?}");
     };
-    // Those that are found, what is between two of them, and what is not found.
-    let all = [one, one + 4, two, zeroes, zeroes + 4, zeroes + 8, constant];
+    let all = [one, two, two + 4, zeroes, constant];
     for address in all {
         set(&mut first, 1, address);
     }
-    assert_eq!(all.map(word_of), [0xdead_beef; 7]);
+    assert_eq!(all.map(word_of), [0xdead_beef; 5]);
     let neighbour = busy(&engine, &controls);
     let before = (controls.loads(), controls.counts()[1]);
     for _ in 0..3 {
@@ -125,7 +126,7 @@ fn the_next_client_has_a_module_as_new_beside_a_kernel_that_does_not_end() {
             assert_eq!(again, places, "the same module");
             let words = [one, two, zeroes, constant].map(|address| next.word(address));
             assert_eq!(words, [1, 2, 0, 3]);
-            assert_eq!(all.map(word_of), [1, 0, 2, 0, 0, 0, 3]);
+            assert_eq!(all.map(word_of), [1, 2, 0, 0, 3]);
             for address in all {
                 set(&mut next, 1, address);
             }
@@ -144,27 +145,18 @@ fn variables_that_the_driver_has_apart_are_as_new_too() {
     let fake = Fake::new(&["VERSION=12040", "APART"]);
     let engine = fake.open().expect("a driver that works");
     let controls = Controls::of(&fake);
-    let section = Section {
-        name: ".nv.global.init",
-        flags: WRITTEN,
-        bytes: Ok(&[1, 0, 0, 0, 2, 0, 0, 0]),
-    };
-    let all = [("first", 1, 0, 4), ("second", 1, 4, 4)];
-    let hidden = [("first", 1, 0, 4), ("second", 1, 4, 4), ("hidden", 1, 0, 4)];
-    for (symbols, loads) in [(&all[..], 0), (&hidden[..], 1)] {
-        let code = elf(TEXT, &[section], symbols);
-        let mut first = Guest::new(&engine);
-        for place in load(&mut first, 1, &code) {
-            set(&mut first, 1, place);
-        }
-        drop(first);
-        let before = controls.loads();
-        let mut next = Guest::new(&engine);
-        let places = load(&mut next, 1, &code);
-        assert_eq!(places[1] - places[0], 4100);
-        assert_eq!([next.word(places[0]), next.word(places[1])], [1, 2]);
-        assert_eq!(controls.loads() - before, loads);
+    let mut first = Guest::new(&engine);
+    let places = load(&mut first, 1, &machine_code(0));
+    assert!(places[1] - places[0] > 4096);
+    for &place in &places {
+        set(&mut first, 1, place);
     }
+    drop(first);
+    let loads = controls.loads();
+    let mut next = Guest::new(&engine);
+    assert_eq!(load(&mut next, 1, &machine_code(0)), places);
+    let words: Vec<_> = places.iter().map(|&place| next.word(place)).collect();
+    assert_eq!((&words[..], controls.loads()), (&[1, 2, 0, 3][..], loads));
 }
 
 #[test]
@@ -199,7 +191,7 @@ fn what_may_have_more_variables_than_are_told_is_nobody_elses() {
         flags: WRITTEN,
         bytes: Err(8),
     };
-    // A section of another name, one that only a symbol leads to which is not found, and one that is too large.
+    // A section of another name, a variable that the driver does not find, one that has no symbol, and one that is too large.
     let codes = [
         elf(
             TEXT,
@@ -211,6 +203,7 @@ fn what_may_have_more_variables_than_are_told_is_nobody_elses() {
             &[section(".nv.global"), section(".nv.constant3")],
             &[("told", 1, 0, 8), ("hidden", 2, 0, 8)],
         ),
+        elf(TEXT, &[section(".nv.global")], &[("told", 1, 0, 4)]),
         elf(
             TEXT,
             &[Section {
@@ -382,6 +375,52 @@ fn code_that_an_earlier_server_had_is_loaded_before_a_client_comes() {
     controls.spin(false);
     drop((neighbour, engine));
     assert_eq!((controls.stalls(), controls.counts()), (0, [0; 5]));
+}
+
+#[test]
+fn every_device_has_the_code_of_an_earlier_server() {
+    let fake = Fake::new(&["VERSION=12040", "DEVICES=2"]);
+    let controls = Controls::of(&fake);
+    let place = tempfile::tempdir().unwrap();
+    let folder = place.path().join("code");
+    let (engine, _) = ahead(&fake, Some(&folder));
+    let codes = [machine_code(0), TEXT.into()];
+    for code in &codes {
+        load(&mut Guest::new(&engine), 1, code);
+    }
+    drop(engine);
+    let (engine, _) = ahead(&fake, Some(&folder));
+    controls.settle(1, 4);
+    // On both devices, so that nothing more is loaded ahead.
+    let mut neighbour = busy(&engine, &controls);
+    controls.spin(false);
+    assert_eq!(neighbour.wait(0), Ok(()));
+    neighbour.context(1, 1);
+    let module = neighbour.module_in(1, PTX).0;
+    controls.spin(true);
+    neighbour.launch(0, 1, 1, 1, &poke(0, 1));
+    neighbour.launch(1, module, 1, 1, &poke(0, 1));
+    until("both have work", || controls.queued() >= 2);
+    let loads = controls.loads();
+    let mut guest = Guest::new(&engine);
+    guest.context(1, 1);
+    for (number, code) in codes.iter().enumerate() {
+        for context in [0, 1] {
+            let number = 1 + 2 * number as u64 + u64::from(context);
+            assert_eq!(guest.image(number, code).0, CUresult::SUCCESS);
+            let request = ModuleLoad {
+                module: number,
+                image: number,
+                context,
+                ..ModuleLoad::default()
+            };
+            let loaded = guest.client.module_load(&request, &[], &mut Vec::new());
+            assert!(loaded.is_ok());
+        }
+    }
+    assert_eq!((controls.loads(), controls.stalls()), (loads, 0));
+    controls.spin(false);
+    drop((guest, neighbour));
 }
 
 #[test]

@@ -331,11 +331,21 @@ impl Image {
         !self.is_shared() && !self.spares.lock().iter().any(there)
     }
 
-    /// Loads a module for the next who comes with it on a device, if there is none and room for one.
+    /// Loads a module for the next who comes with it on a device, or all, if there is none and room for one.
     ///
     /// # Errors
     /// CUDA_ERROR_NOT_READY while something runs, and the driver's status.
     pub(crate) fn load_spare(&self, device: &Arc<Device>) -> Result<(), CUresult> {
+        if self.is_shared() {
+            let shared = self.shared_module(device);
+            // Who has it locked is loading it.
+            if let Some(mut shared) = shared.try_lock()
+                && shared.is_none()
+            {
+                *shared = Some(Arc::new(self.load(device, Turn::IfIdle)?));
+            }
+            return Ok(());
+        }
         if !self.wants_spare(device) {
             return Ok(());
         }

@@ -257,20 +257,28 @@ impl KnownImages {
         !state.images.contains_key(content) && state.warm.has_room(seen, content.len())
     }
 
-    /// Adds an image that was loaded ahead, if there is still room and nobody has come with it.
-    pub(crate) fn add_ahead(&self, content: Content, image: Image, seen: Seen) {
+    /// Adds an image that was loaded ahead, if there is still room and nobody has come with it. The image, if it is added.
+    pub(crate) fn add_ahead(
+        &self,
+        content: Content,
+        image: Image,
+        seen: Seen,
+    ) -> Option<Weak<Image>> {
         let mut state = self.state.lock();
         let State { images, warm } = &mut *state;
         let Entry::Vacant(vacant) = images.entry(content) else {
-            return;
+            return None;
         };
         let mut known = KnownImage::new(vacant.key(), image, Weak::new());
-        if warm.has_room(seen, known.bytes()) {
-            let content = Arc::clone(&known.content);
-            known.place = warm.insert(content, known.bytes(), seen, &mut Vec::new());
-            (known.seen, known.is_to_stay) = (seen, true);
-            vacant.insert(known);
+        if !warm.has_room(seen, known.bytes()) {
+            return None;
         }
+        let content = Arc::clone(&known.content);
+        known.place = warm.insert(content, known.bytes(), seen, &mut Vec::new());
+        (known.seen, known.is_to_stay) = (seen, true);
+        let image = Arc::downgrade(&known.image);
+        vacant.insert(known);
+        Some(image)
     }
 
     fn release_unused(&self) -> bool {

@@ -45,13 +45,14 @@ pub(crate) struct LoadAhead {
 }
 
 impl LoadAhead {
-    /// Starts the thread, which loads on `device` what there is in a folder's files, and keeps new ones there.
+    /// Starts the thread, which loads on all devices what there is in a folder's files, and keeps new ones there.
     ///
     /// # Errors
     /// When the system gives no thread.
     pub(crate) fn start(
         images: &Images,
         device: &Arc<Device>,
+        others: &[Arc<Device>],
         folder: Option<&Path>,
         say: Say,
     ) -> std::io::Result<Self> {
@@ -69,6 +70,7 @@ impl LoadAhead {
         let mut thread = Thread {
             images: images.set_ahead(tell.clone()),
             device: Arc::clone(device),
+            others: others.to_vec(),
             files,
             say,
             ahead: VecDeque::new(),
@@ -107,13 +109,15 @@ struct Next {
 
 struct Thread {
     images: Weak<KnownImages>,
+    /// Where images are loaded first.
     device: Arc<Device>,
+    others: Vec<Arc<Device>>,
     files: Option<WarmFiles>,
     say: Say,
     /// Files whose images are to be loaded.
     ahead: VecDeque<WarmFile>,
     next: Option<Next>,
-    /// Images of which there is no module that nobody has.
+    /// Images of which there is no module on a device, or none that nobody has.
     spares: VecDeque<(Weak<Image>, Arc<Device>)>,
     has_complained: bool,
 }
@@ -235,7 +239,12 @@ impl Thread {
                 let most = images.room().most() as u64;
                 let local = local.unwrap_or_default().into();
                 let _ = self.device.reserve_local_memory_ahead(local, most);
-                images.add_ahead(next.content, image, next.file.seen);
+                if let Some(image) = images.add_ahead(next.content, image, next.file.seen) {
+                    let elsewhere = self.others.iter();
+                    let elsewhere =
+                        elsewhere.map(|device| (Weak::clone(&image), Arc::clone(device)));
+                    self.spares.extend(elsewhere);
+                }
             }
             Err(refused) => return self.refused(&refused, next),
         }

@@ -1,8 +1,8 @@
-//! Where machine code has its variables: the sections that the driver makes memory of, and the symbols by which each
-//! of these is found in a module that is loaded.
+//! Which variables machine code has, all of them: the sections that the driver makes memory of, and the symbols that they
+//! are made of.
 //!
-//! A program's variables are parts of three sections, whether there is a symbol for each of them or not, so whoever has a
-//! section whole has all of them. Called when an image is made ready. Must not know modules.
+//! A program's variables are in three sections. Where symbols leave nothing of these over but what it takes to align the
+//! next, they name all variables. Called when an image is made ready. Must not know modules.
 #![forbid(unsafe_code)]
 
 use std::ffi::{CStr, CString};
@@ -29,6 +29,8 @@ const CUDA_MACHINE: u16 = 190;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct VariableSection {
     pub(crate) bytes: u64,
+    /// What its first byte's address is a multiple of.
+    alignment: u64,
     /// Variables in it; at least one.
     pub(crate) symbols: Vec<VariableSymbol>,
 }
@@ -42,8 +44,8 @@ pub(crate) struct VariableSymbol {
     pub(crate) bytes: u64,
 }
 
-/// What holds the variables of an ELF file of CUDA's code. `None` for another file, and for one that has something that
-/// can be written and is no block's, in any other section or where no symbol leads.
+/// What holds the variables of an ELF file of CUDA's code, by their offsets. `None` for another file, and for one that has
+/// something that can be written and is no block's, in any other section or where no symbol leads.
 pub(crate) fn variable_sections(file: &[u8]) -> Option<Vec<VariableSection>> {
     if file.len() < ELF_HEADER
         || !file.starts_with(b"\x7fELF\x02\x01")
@@ -67,6 +69,7 @@ pub(crate) fn variable_sections(file: &[u8]) -> Option<Vec<VariableSection>> {
         has_symbols |= word(header, 4)? == SECTION_SYMBOLS;
         let section = VariableSection {
             bytes,
+            alignment: long(header, 48)?,
             symbols: Vec::new(),
         };
         sections.push((name, is_variables.then_some(section)));
@@ -105,9 +108,27 @@ pub(crate) fn variable_sections(file: &[u8]) -> Option<Vec<VariableSection>> {
         }
     }
     let variables = sections.into_iter().filter_map(|(_, section)| section);
-    let variables: Vec<_> = variables.filter(|section| section.bytes != 0).collect();
-    let all_are_found = variables.iter().all(|section| !section.symbols.is_empty());
-    (has_symbols && all_are_found).then_some(variables)
+    let mut variables: Vec<_> = variables.filter(|section| section.bytes != 0).collect();
+    let are_all = variables.iter_mut().all(VariableSection::is_all_told);
+    (has_symbols && are_all).then_some(variables)
+}
+
+impl VariableSection {
+    /// Whether its symbols name all variables in it.
+    fn is_all_told(&mut self) -> bool {
+        self.symbols.sort_by_key(|symbol| symbol.offset);
+        let mut end = 0;
+        for symbol in &self.symbols {
+            // What is before an offset to align it is less than what it is a multiple of.
+            let aligned = symbol.offset & symbol.offset.wrapping_neg();
+            if symbol.offset > end && symbol.offset - end >= aligned {
+                return false;
+            }
+            end = end.max(symbol.offset + symbol.bytes);
+        }
+        // Linkers may align what follows it.
+        end == self.bytes || end.checked_next_multiple_of(self.alignment.max(1)) == Some(self.bytes)
+    }
 }
 
 /// A section of strings.
@@ -154,6 +175,7 @@ mod tests {
             header[24..32].copy_from_slice(&at.to_le_bytes());
             header[32..40].copy_from_slice(&bytes.to_le_bytes());
             header[40..44].copy_from_slice(&(count as u32 - 1).to_le_bytes());
+            header[48] = 4;
         };
         for (index, (name, flags, bytes)) in sections.iter().enumerate() {
             set(index + 1, named(name), 8, *flags, 0, *bytes);
@@ -182,13 +204,14 @@ mod tests {
     fn variables_are_told_by_section() {
         let file = elf(
             &[
-                (".nv.global", WRITTEN, 104),
+                (".nv.global", WRITTEN, 112),
                 (".nv.constant3", IN_MEMORY, 8),
                 (".nv.global.init", WRITTEN, 0),
                 (".nv.shared.kernel", WRITTEN, 1024),
                 (".text.kernel", IN_MEMORY, 128),
             ],
             &[
+                ("aligned", 1, 104, 8),
                 ("zeros", 1, 0, 100),
                 ("table", 2, 0, 8),
                 ("shared", 4, 0, 4),
@@ -200,7 +223,8 @@ mod tests {
             .iter()
             .map(|section| (section.bytes, section.symbols[0].name.to_str().unwrap()))
             .collect();
-        assert_eq!(told, [(104, "zeros"), (8, "table")]);
+        assert_eq!(told, [(112, "zeros"), (8, "table")]);
+        assert_eq!(sections[0].symbols[1].name.to_str().unwrap(), "aligned");
         assert_eq!(variable_sections(b".version 8.0"), None);
     }
 
@@ -210,6 +234,16 @@ mod tests {
         let known: Symbols<'_> = &[("a", 1, 0, 8)];
         assert!(variable_sections(&elf(&[global], known)).is_some());
         assert_eq!(variable_sections(&elf(&[global], &[])), None, "no symbol");
+        // Something before, between or behind them that has no symbol.
+        for symbols in [
+            &[("a", 1, 4, 4)][..],
+            &[("a", 1, 0, 2)],
+            &[("a", 1, 0, 1), ("b", 1, 6, 2)],
+        ] {
+            assert_eq!(variable_sections(&elf(&[global], symbols)), None);
+        }
+        let padded: Symbols<'_> = &[("a", 1, 0, 5)];
+        assert!(variable_sections(&elf(&[global], padded)).is_some());
         let other = (".nv.other", WRITTEN, 8);
         assert_eq!(variable_sections(&elf(&[global, other], known)), None);
         for symbol in [("b", 2, 0, 4), ("b", 0xfff2, 0, 4), ("b", 1, 4, 8)] {

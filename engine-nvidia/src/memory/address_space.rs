@@ -167,7 +167,7 @@ impl ClientAddressSpace {
         window.ok_or(CUresult::ERROR_INVALID_DEVICE)?.set(to, bytes)
     }
 
-    /// Has what is written by [`Memory::set`] on a device come after what another client wrote so, `earlier`; gives what
+    /// Has what is written by [`ClientAddressSpace::set`] on a device come after what another client wrote so, `earlier`; gives what
     /// the next one has to come after.
     ///
     /// # Errors
