@@ -1,4 +1,5 @@
-//! The twenty kernels in plain Rust with rayon, as somebody would write them who has no GPU.
+//! The twenty kernels in plain Rust with rayon, as somebody would write them who has no GPU; compiled for any x86-64 but the
+//! products of matrices, which have the processor's vectors.
 //!
 //! Called by `cases` for what results must be, and by `main` for how long they take. Must not know the kernels' text.
 
@@ -27,19 +28,47 @@ fn bits(numbers: Vec<f32>) -> Vec<u32> {
     numbers.into_iter().map(f32::to_bits).collect()
 }
 
-/// Adds to each row of the result what its row of `a` makes of the rows of `b`.
+/// Rows of a product: four of `a` give four of `c`.
+#[inline(always)]
+fn multiply_rows(c: &mut [f32], a: &[f32], b: &[f32], side: usize) {
+    for k in 0..side {
+        let b = &b[k * side..][..side];
+        for (c, a) in c.chunks_mut(side).zip(a.chunks(side)) {
+            let factor = a[k];
+            for (c, b) in c.iter_mut().zip(b) {
+                *c += factor * b;
+            }
+        }
+    }
+}
+
+/// [`multiply_rows`] with the vectors of AVX-512.
+#[target_feature(enable = "avx512f,avx512vl")]
+fn multiply_rows_avx512(c: &mut [f32], a: &[f32], b: &[f32], side: usize) {
+    multiply_rows(c, a, b, side);
+}
+
+/// [`multiply_rows`] with the vectors of AVX2.
+#[target_feature(enable = "avx2")]
+fn multiply_rows_avx2(c: &mut [f32], a: &[f32], b: &[f32], side: usize) {
+    multiply_rows(c, a, b, side);
+}
+
+/// A product of matrices, with the widest vectors that there are.
 fn multiply(a: &[f32], b: &[f32], side: usize) -> Vec<u32> {
     let mut c = vec![0.0_f32; side * side];
+    let has_avx512 = is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512vl");
+    let has_avx2 = is_x86_feature_detected!("avx2");
     let rows = c.par_chunks_mut(4 * side).zip(a.par_chunks(4 * side));
     rows.for_each(|(c, a)| {
-        for k in 0..side {
-            let b = &b[k * side..][..side];
-            for (c, a) in c.chunks_mut(side).zip(a.chunks(side)) {
-                let factor = a[k];
-                for (c, b) in c.iter_mut().zip(b) {
-                    *c += factor * b;
-                }
-            }
+        if has_avx512 {
+            // SAFETY: the processor has what the function is compiled for.
+            unsafe { multiply_rows_avx512(c, a, b, side) };
+        } else if has_avx2 {
+            // SAFETY: as above.
+            unsafe { multiply_rows_avx2(c, a, b, side) };
+        } else {
+            multiply_rows(c, a, b, side);
         }
     });
     bits(c)

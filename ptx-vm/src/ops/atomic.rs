@@ -6,7 +6,7 @@
 use crate::access::Cell;
 use crate::machine::{Flow, Machine, Op, OpFn};
 use crate::regs::Lane;
-use crate::spaces::unpack;
+use crate::spaces::{StateSpace, unpack};
 use ptx::ast::Type;
 
 /// One atomic operation.
@@ -37,11 +37,21 @@ pub(super) unsafe fn run<A: Atomic>(cx: &mut Machine<'_>, op: &Op) -> Flow {
         )
     };
     let wanted = op.width[0] != 0;
+    // Whoever else reaches shared memory runs on this thread.
+    let own = access.place == StateSpace::Shared;
     for lane in cx.mask.lanes() {
         let (b, c) = (operand(1, lane), operand(2, lane));
         let host = cx.tested(tested, lane, size);
         // SAFETY: `addresses` tested it for this lane.
-        let old = unsafe { A::Value::update(host, |old| Some(A::apply(old, b, c))) };
+        let old = unsafe {
+            if own {
+                let old = A::Value::load(host);
+                A::Value::store(host, A::apply(old, b, c));
+                old
+            } else {
+                A::Value::update(host, |old| Some(A::apply(old, b, c)))
+            }
+        };
         if wanted {
             frame.set_lane(op.d[0] as usize, lane, old);
         }

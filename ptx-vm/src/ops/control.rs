@@ -42,6 +42,22 @@ impl Machine<'_> {
             let holds = self.frame.lane::<u8>(slot, 0) ^ flip != 0;
             return if holds { self.mask } else { mask };
         }
+        if self.whole {
+            // Lanes mostly agree, which is quick to see.
+            let (mut any, mut all) = ([0_u8; STRIP], [1_u8; STRIP]);
+            for strip in self.low..self.high {
+                let values = self.frame.strip::<u8>(slot, strip);
+                for lane in 0..STRIP {
+                    any[lane] |= values[lane];
+                    all[lane] &= values[lane];
+                }
+            }
+            let (any, all) = (bits(any), bits(all));
+            if any == 0 || all == u16::MAX {
+                let holds = (any != 0) != negated;
+                return if holds { self.mask } else { mask };
+            }
+        }
         for strip in self.low..self.high {
             let values = self.frame.strip::<u8>(slot, strip);
             mask.add_strip(strip, bits(values));

@@ -2,7 +2,7 @@
 //!
 //! Called by `transfer`. Must not know what is compared, nor why.
 
-use super::encode::{Assembler, Base, Opcode};
+use super::encode::{Assembler, Base, Opcode, Rm, opcode};
 
 /// Where jumps lead that are made before their target is.
 #[derive(Debug, Default)]
@@ -122,6 +122,83 @@ impl Assembler {
         self.code.extend_from_slice(&[0xc5, 0xf8, 0x98, 0xdb]);
     }
 
+    /// Looks at k1, at all 16 bits: below if all are set.
+    pub(super) fn test_running(&mut self) {
+        self.code.extend_from_slice(&[0xc5, 0xf8, 0x98, 0xc9]);
+    }
+
+    /// Keeps a vector so many bytes below the stack's end, at most 128, where nothing else of this code's is.
+    pub(super) fn keep_below_stack(&mut self, from: u8, below: u8) {
+        let bit = |value: u8, at: u8| (!value & 1) << at;
+        // vmovups [rsp - below], from
+        self.code.extend_from_slice(&[
+            0x62,
+            bit(from >> 3, 7) | 0x60 | bit(from >> 4, 4) | 1,
+            0x7c,
+            0x48,
+            0x11,
+            0x84 | (from & 7) << 3,
+            0x24,
+        ]);
+        self.code
+            .extend_from_slice(&(-i32::from(below)).to_le_bytes());
+    }
+
+    /// r11 = what is kept so many bytes below the stack's end: 8 bytes, or 4.
+    pub(super) fn kept_address(&mut self, wide: bool, below: u8) {
+        let prefix = if wide { 0x4c } else { 0x44 };
+        // mov r11, [rsp - below]
+        self.code
+            .extend_from_slice(&[prefix, 0x8b, 0x5c, 0x24, below.wrapping_neg()]);
+    }
+
+    /// Loads 16 words from places that `place` makes ready one after the other; `part` is lost.
+    pub(super) fn collect(&mut self, to: u8, part: u8, place: impl Fn(&mut Self, u8) -> Rm) {
+        for quarter in 0..4 {
+            let into = if quarter == 0 { to } else { part };
+            for lane in 0..4 {
+                let from = place(self, 4 * quarter + lane);
+                if lane == 0 {
+                    self.short(MOVE_WORD, into, 0, from, None);
+                } else {
+                    self.short(INSERT_WORD, into, into, from, Some(lane));
+                }
+            }
+            if quarter > 0 {
+                self.vector_imm(INSERT_QUARTER, to, to, Rm::Register(part), 0, Some(quarter));
+            }
+        }
+    }
+
+    /// An instruction on the lowest 16 bytes of vectors, with its last operand in memory.
+    fn short(&mut self, op: Opcode, reg: u8, second: u8, from: Rm, imm: Option<u8>) {
+        let bit = |value: u8, at: u8| (!value & 1) << at;
+        let (base, index, distance) = match from {
+            Rm::Memory(base, distance) => (base as u8, None, distance),
+            // [rax + r11]
+            Rm::Sum(distance) => (Base::Rax as u8, Some(Base::R11 as u8), distance),
+            _ => return,
+        };
+        let index_bit = index.map_or(0x40, |index| bit(index >> 3, 6));
+        self.code.extend_from_slice(&[
+            0x62,
+            bit(reg >> 3, 7) | index_bit | bit(base >> 3, 5) | bit(reg >> 4, 4) | op.map,
+            (!second & 15) << 3 | 4 | op.prefix,
+            bit(second >> 4, 3),
+            op.byte,
+        ]);
+        let field = 0x80 | (reg & 7) << 3;
+        match index {
+            None => self.code.push(field | base & 7),
+            Some(index) => {
+                self.code
+                    .extend_from_slice(&[field | 4, (index & 7) << 3 | base & 7]);
+            }
+        }
+        self.code.extend_from_slice(&distance.to_le_bytes());
+        self.code.extend(imm);
+    }
+
     /// k3 = k1, or k2
     pub(super) fn copy_mask(&mut self, from: u8) {
         self.code
@@ -167,3 +244,8 @@ impl Assembler {
             .extend_from_slice(&[0xc5, 0xf8, 0x77, 0xb8, 1, 0, 0, 0, 0xc3]);
     }
 }
+
+/// vmovd, vpinsrd, vinserti32x4
+const MOVE_WORD: Opcode = opcode(1, 1, false, 0x6e);
+const INSERT_WORD: Opcode = opcode(3, 1, false, 0x22);
+const INSERT_QUARTER: Opcode = opcode(3, 1, false, 0x38);

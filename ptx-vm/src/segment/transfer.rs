@@ -169,6 +169,21 @@ impl Allocator<'_> {
             // The upper lanes' addresses, for the second vector of each element.
             out.vector_imm(UPPER_HALF, t, 0, Rm::Register(u), 0, Some(1));
         }
+        let loads_words = !transfer.stores && element == 4;
+        if loads_words {
+            let mut some = Label::default();
+            out.test_running();
+            out.jump(When::NotBelow, &mut some);
+            out.keep_below_stack(t, 64);
+            for (index, &vector) in transfer.elements.iter().enumerate() {
+                out.collect(vector, u, |out, lane| {
+                    out.kept_address(false, 64 - 4 * lane);
+                    Rm::Sum(4 * index as i32)
+                });
+            }
+            out.jump(When::Always, &mut done);
+            out.bind(some);
+        }
         for (index, vectors) in transfer.elements.chunks(element / 4).enumerate() {
             let distance = (element * index) as i32;
             for (&vector, (lanes, mask)) in vectors.iter().zip([(t, LOWER), (u, UPPER)]) {
@@ -254,6 +269,21 @@ impl Allocator<'_> {
         out.vector(TEST_64, 4, v, bits, UPPER);
         out.test_masks(true);
         out.jump(When::NotZero, asked);
+        if !transfer.stores && element == 4 {
+            let mut some = Label::default();
+            out.test_running();
+            out.jump(When::NotBelow, &mut some);
+            out.keep_below_stack(t[0], 128);
+            out.keep_below_stack(t[1], 64);
+            for (index, &vector) in transfer.elements.iter().enumerate() {
+                out.collect(vector, u, |out, lane| {
+                    out.kept_address(true, 128 - 8 * lane);
+                    Rm::Memory(Base::R11, offset + 4 * index as i32)
+                });
+            }
+            out.jump(When::Always, &mut done);
+            out.bind(some);
+        }
         out.clear_rax();
         for (index, vectors) in transfer.elements.chunks(element / 4).enumerate() {
             let distance = offset + (element * index) as i32;
