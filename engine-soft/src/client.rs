@@ -20,6 +20,7 @@ use self::objects::{Objects, granted};
 use crate::client_state::ClientState;
 use crate::context::Context;
 use crate::device::Devices;
+use crate::grid;
 use crate::launch_pool::LaunchPool;
 use crate::memory::{self, ClientMemory, Mapped, Physical, SharedBlock};
 use crate::stream::Operation;
@@ -528,12 +529,14 @@ impl Client for SoftClient {
 
     fn cluster_occupancy(
         &mut self,
-        _request: &operations::ClusterOccupancy,
-        _data: &[u8],
+        request: &operations::ClusterOccupancy,
+        data: &[u8],
         _reply: &mut Vec<u8>,
     ) -> Result<operations::ClusterOccupancyReply, CUresult> {
-        // The device says that it has no clusters, and launches refuse them too.
-        Err(CUresult::ERROR_NOT_SUPPORTED)
+        let objects = self.objects();
+        let module = objects.module(request.module)?;
+        let count = grid::cluster_occupancy(module, objects.sms, request, data)?;
+        Ok(operations::ClusterOccupancyReply { count })
     }
 }
 

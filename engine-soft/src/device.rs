@@ -165,6 +165,7 @@ fn attributes(ordinal: u32, config: &Config) -> Vec<i32> {
         (Attribute::SINGLE_TO_DOUBLE_PRECISION_PERF_RATIO, 2),
         (Attribute::COMPUTE_PREEMPTION_SUPPORTED, 1),
         (Attribute::COOPERATIVE_LAUNCH, 1),
+        (Attribute::CLUSTER_LAUNCH, 1),
         (Attribute::COOPERATIVE_MULTI_DEVICE_LAUNCH, 1),
         (Attribute::CAN_USE_64_BIT_STREAM_MEM_OPS, 1),
         (Attribute::CAN_USE_STREAM_WAIT_VALUE_NOR, 1),

@@ -19,7 +19,7 @@ use crate::multiprocessor::{
 };
 use crate::work::{Piece, Progress, SliceClock, Task};
 use ptx_vm::{
-    AddressSpace, Block, DeviceRuntime, Launch, LaunchError, LaunchSpec, Outcome, RESIDENT_BYTES,
+    AddressSpace, Cluster, DeviceRuntime, Launch, LaunchError, LaunchSpec, Outcome, RESIDENT_BYTES,
     Textures,
 };
 
@@ -57,6 +57,8 @@ pub(crate) struct Shape {
     /// Bytes of dynamic shared memory.
     pub(crate) shared: u32,
     pub(crate) cooperative: bool,
+    /// Blocks of a cluster in x, y, z, if it is said.
+    pub(crate) cluster: Option<[u32; 3]>,
     pub(crate) priority: i32,
 }
 
@@ -78,7 +80,7 @@ impl Grid {
     ///
     /// # Errors
     /// CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_INVALID_HANDLE, CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES,
-    /// CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE, and CUDA_ERROR_NOT_SUPPORTED for attributes that ask
+    /// CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE, CUDA_ERROR_INVALID_CLUSTER_SIZE, and CUDA_ERROR_NOT_SUPPORTED for attributes that ask
     /// for what is not built.
     pub(crate) fn new(
         place: &Place,
@@ -94,6 +96,7 @@ impl Grid {
         let (attributes, params) = plan::launch::split(request.attributes, data)?;
         let mut asked = Asked {
             cooperative,
+            cluster: None,
             priority,
         };
         for attribute in attributes {
@@ -105,6 +108,7 @@ impl Grid {
             block: request.block,
             shared: request.shared,
             cooperative: asked.cooperative,
+            cluster: asked.cluster,
             priority: asked.priority,
         };
         Self::shaped(place, &shape, params, runtime)
@@ -137,6 +141,7 @@ impl Grid {
             kernel: Arc::clone(kernel),
             grid: shape.grid,
             block: shape.block,
+            cluster: shape.cluster,
             dynamic_shared: shape.shared,
             params: params.into(),
             globals: Arc::clone(&module.globals),
@@ -150,13 +155,16 @@ impl Grid {
             cooperative: shape.cooperative,
         })
         .map_err(refused)?;
-        let on_one = (THREADS_PER_SM / launch.threads())
-            .min(SHARED_BYTES_PER_SM / shared)
-            .clamp(1, BLOCKS_PER_SM);
+        if launch.cluster_blocks() > module.most_cluster_blocks(shape.kernel) {
+            return Err(CUresult::ERROR_INVALID_CLUSTER_SIZE);
+        }
+        let on_one = blocks_on_one(launch.threads(), shared);
         // Blocks of a kernel that takes much memory wait for each other.
         let fitting = (RESIDENT_BYTES / launch.block_bytes().max(1)).max(1);
+        // A cluster may lie on several SMs.
         let most_resident = (u64::from(on_one) * sms).min(fitting);
-        if shape.cooperative && launch.blocks() > most_resident {
+        let most_resident = (most_resident / u64::from(launch.cluster_blocks())).max(1);
+        if shape.cooperative && launch.clusters() > most_resident {
             return Err(CUresult::ERROR_COOPERATIVE_LAUNCH_TOO_LARGE);
         }
         Ok(Self {
@@ -178,8 +186,8 @@ impl Grid {
 
     /// About how much time all blocks take together.
     pub(crate) fn cost(&self) -> Duration {
-        let block = self.unit_cost().unwrap_or(UNKNOWN_COST.as_nanos() as u64);
-        Duration::from_nanos(block.saturating_mul(self.launch.blocks()))
+        let cluster = self.unit_cost().unwrap_or(UNKNOWN_COST.as_nanos() as u64);
+        Duration::from_nanos(cluster.saturating_mul(self.launch.clusters()))
     }
 
     /// Its urgency; lower goes first.
@@ -197,9 +205,62 @@ impl Grid {
     }
 }
 
+/// Blocks of so many threads and bytes of shared memory that an SM holds; it always holds one.
+fn blocks_on_one(threads: u32, shared: u32) -> u32 {
+    (THREADS_PER_SM / threads.max(1))
+        .min(SHARED_BYTES_PER_SM / shared.max(1))
+        .clamp(1, BLOCKS_PER_SM)
+}
+
+/// How many clusters of a launch's shape are under way at once on `sms` SMs, or, if the request says so, how many
+/// blocks its largest cluster may have. `data` is its launch attributes.
+///
+/// # Errors
+/// As [`Grid::new`].
+pub(crate) fn cluster_occupancy(
+    module: &Module,
+    sms: u64,
+    request: &operations::ClusterOccupancy,
+    data: &[u8],
+) -> Result<u32, CUresult> {
+    let kernel = module.kernel(request.kernel)?;
+    let most = module.most_cluster_blocks(request.kernel);
+    let most = most.min(kernel.max_cluster.unwrap_or(most));
+    let (attributes, rest) = plan::launch::split(request.attributes, data)?;
+    let mut asked = Asked {
+        cooperative: false,
+        cluster: None,
+        priority: 0,
+    };
+    for attribute in attributes {
+        asked.attribute(&attribute)?;
+    }
+    let threads = request
+        .block
+        .iter()
+        .try_fold(1_u32, |all, &n| all.checked_mul(n));
+    let threads = threads.filter(|threads| (1..=kernel.max_threads).contains(threads));
+    let (Some(threads), true) = (threads, rest.is_empty() && request.largest <= 1) else {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    };
+    if request.largest == 1 {
+        return Ok(most);
+    }
+    let sides = asked.cluster.or(kernel.required_cluster).unwrap_or([1; 3]);
+    let blocks = sides.iter().try_fold(1_u32, |all, &n| all.checked_mul(n));
+    let blocks = blocks.filter(|blocks| (1..=most).contains(blocks));
+    let blocks = blocks.ok_or(CUresult::ERROR_INVALID_CLUSTER_SIZE)?;
+    let shared = kernel.shared_bytes + RESERVED_SHARED_BYTES;
+    let on_one = blocks_on_one(threads, shared.saturating_add(request.shared));
+    // Blocks of a cluster take turns where SMs are few: one is always under way.
+    let clusters = u64::from(on_one) * sms / u64::from(blocks);
+    Ok(u32::try_from(clusters).unwrap_or(u32::MAX).max(1))
+}
+
 fn refused(error: LaunchError) -> CUresult {
     match error {
         LaunchError::InvalidValue => CUresult::ERROR_INVALID_VALUE,
+        LaunchError::InvalidClusterSize => CUresult::ERROR_INVALID_CLUSTER_SIZE,
         LaunchError::OutOfResources => CUresult::ERROR_LAUNCH_OUT_OF_RESOURCES,
     }
 }
@@ -207,6 +268,7 @@ fn refused(error: LaunchError) -> CUresult {
 /// What launch attributes can change.
 struct Asked {
     cooperative: bool,
+    cluster: Option<[u32; 3]>,
     priority: i32,
 }
 
@@ -215,7 +277,6 @@ impl Asked {
     fn attribute(&mut self, attribute: &CUlaunchAttribute) -> Result<(), CUresult> {
         let (words, _) = attribute.value.0.as_chunks::<4>();
         let word = |index: usize| u32::from_le_bytes(words[index]);
-        let is_one_block = || (0..3).all(|index| word(index) <= 1);
         match attribute.id {
             // Hints that a software GPU has no use for, and an overlap that need not happen.
             Attribute::IGNORE
@@ -235,15 +296,16 @@ impl Asked {
                 self.priority = word(0).cast_signed();
                 Ok(())
             }
-            // One block is no cluster.
-            Attribute::CLUSTER_DIMENSION | Attribute::PREFERRED_CLUSTER_DIMENSION
-                if is_one_block() =>
-            {
+            Attribute::CLUSTER_DIMENSION => {
+                let sides = [word(0), word(1), word(2)];
+                self.cluster = (sides != [0; 3]).then_some(sides);
                 Ok(())
             }
+            // A wish that need not be met.
+            Attribute::PREFERRED_CLUSTER_DIMENSION => Ok(()),
             // Only the wish for one is refused.
             Attribute::DEVICE_UPDATABLE_KERNEL_NODE if word(0) == 0 => Ok(()),
-            // Clusters, programmatic and completion events, and what is newer than this.
+            // Programmatic and completion events, and what is newer than this.
             _ => Err(CUresult::ERROR_NOT_SUPPORTED),
         }
     }
@@ -259,7 +321,7 @@ impl Task for Grid {
     }
 
     fn units(&self) -> u64 {
-        self.launch.blocks()
+        self.launch.clusters()
     }
 
     fn unit_cost(&self) -> Option<u64> {
@@ -284,32 +346,34 @@ impl Task for Grid {
 
     fn run(&self, piece: &mut Piece, clock: &mut SliceClock, sm: u32) -> Progress {
         // A block that was suspended says nothing of how long one takes.
-        let (mut finished, learns) = (0, piece.block.is_none());
-        // A block that has finished, whose memory the next one takes over.
-        let mut spare: Option<Block> = None;
+        let (mut finished, learns) = (0, piece.cluster.is_none());
+        // A cluster that has finished, whose memory the next one takes over.
+        let mut spare: Option<Cluster> = None;
         loop {
-            let mut block = match piece.block.take() {
-                Some(block) => block,
+            let mut cluster = match piece.cluster.take() {
+                Some(cluster) => cluster,
                 None => match (piece.fresh.next(), spare.take()) {
-                    (Some(index), Some(mut block)) => {
-                        block.restart(index, sm);
-                        block
+                    (Some(index), Some(mut cluster)) => {
+                        cluster.restart(index, sm);
+                        cluster
                     }
-                    (Some(index), None) => match Block::new(Arc::clone(&self.launch), index, sm) {
-                        Ok(block) => block,
-                        Err(error) => return Progress::Failed(refused(error)),
-                    },
+                    (Some(index), None) => {
+                        match Cluster::new(Arc::clone(&self.launch), index, sm) {
+                            Ok(cluster) => cluster,
+                            Err(error) => return Progress::Failed(refused(error)),
+                        }
+                    }
                     (None, _) => break,
                 },
             };
-            match block.run(SLICE) {
+            match cluster.run(SLICE) {
                 Outcome::Finished => {
                     finished += 1;
-                    spare = Some(block);
+                    spare = Some(cluster);
                 }
-                Outcome::Yielded => piece.block = Some(block),
+                Outcome::Yielded => piece.cluster = Some(cluster),
                 Outcome::Waits => {
-                    piece.block = Some(block);
+                    piece.cluster = Some(cluster);
                     clock.is_up();
                     break;
                 }
@@ -325,7 +389,7 @@ impl Task for Grid {
         }
         if learns && let Some(cost) = self.block_cost() {
             // One that is not finished counts as if it were: better too cheap than unknown.
-            cost.learn(clock.took(), finished + u64::from(piece.block.is_some()));
+            cost.learn(clock.took(), finished + u64::from(piece.cluster.is_some()));
         }
         if piece.is_empty() {
             Progress::Finished

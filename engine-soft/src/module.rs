@@ -5,7 +5,7 @@
 //! kernel's code does is `ptx-vm`'s.
 
 use parking_lot::Mutex;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
@@ -17,7 +17,8 @@ use crate::block_cost::BlockCost;
 use crate::context::Context;
 use crate::image::Compiled;
 use crate::memory::ClientMemory;
-use crate::multiprocessor::{SHARED_BYTES_OPTIN, SHARED_BYTES_PER_BLOCK};
+use crate::multiprocessor::{PORTABLE_CLUSTER, SHARED_BYTES_OPTIN, SHARED_BYTES_PER_BLOCK};
+use ptx_vm::MAX_CLUSTER;
 
 /// An image, compiled.
 #[derive(Debug)]
@@ -42,6 +43,8 @@ pub(crate) struct Module {
     pub(crate) globals: Arc<[u64]>,
     /// By kernel, what cuFuncSetAttribute allowed; the default where nothing is noted.
     dynamic_shared: Mutex<HashMap<u32, u32>>,
+    /// Kernels whose clusters may have more blocks than every GPU takes.
+    larger_clusters: Mutex<HashSet<u32>>,
     grids: AtomicU64,
 }
 
@@ -195,6 +198,7 @@ impl Module {
             context,
             globals: globals.into(),
             dynamic_shared: Mutex::default(),
+            larger_clusters: Mutex::default(),
             grids: AtomicU64::new(1),
         })
     }
@@ -219,11 +223,21 @@ impl Module {
         })
     }
 
+    /// Blocks that a cluster of this kernel may have.
+    pub(crate) fn most_cluster_blocks(&self, kernel: u32) -> u32 {
+        if self.larger_clusters.lock().contains(&kernel) {
+            MAX_CLUSTER
+        } else {
+            PORTABLE_CLUSTER
+        }
+    }
+
     /// Sets an attribute of a kernel.
     ///
     /// # Errors
     /// CUDA_ERROR_INVALID_HANDLE for a kernel that is not there, CUDA_ERROR_INVALID_VALUE for an
-    /// attribute or value that cannot be set, CUDA_ERROR_NOT_SUPPORTED for clusters.
+    /// attribute or value that cannot be set, CUDA_ERROR_NOT_SUPPORTED for clusters that all launches
+    /// are to have.
     pub(crate) fn set(&self, kernel: u32, attribute: u32, value: i32) -> Result<(), CUresult> {
         let facts = self.kernel(kernel)?;
         match Attribute(attribute) {
@@ -237,8 +251,15 @@ impl Module {
             }
             // A hint: there is no cache to carve shared memory out of. -1 is the default.
             Attribute::PREFERRED_SHARED_MEMORY_CARVEOUT if (-1..=100).contains(&value) => Ok(()),
-            Attribute::NON_PORTABLE_CLUSTER_SIZE_ALLOWED
-            | Attribute::CLUSTER_SCHEDULING_POLICY_PREFERENCE => Ok(()),
+            Attribute::NON_PORTABLE_CLUSTER_SIZE_ALLOWED => {
+                let mut larger = self.larger_clusters.lock();
+                match value {
+                    0 => drop(larger.remove(&kernel)),
+                    _ => drop(larger.insert(kernel)),
+                }
+                Ok(())
+            }
+            Attribute::CLUSTER_SCHEDULING_POLICY_PREFERENCE => Ok(()),
             // One block is no cluster.
             Attribute::REQUIRED_CLUSTER_WIDTH
             | Attribute::REQUIRED_CLUSTER_HEIGHT

@@ -14,3 +14,5 @@ pub(crate) const SHARED_BYTES_OPTIN: u32 = 99 << 10;
 pub(crate) const SHARED_BYTES_PER_SM: u32 = 100 << 10;
 /// Shared memory of each block that programs cannot use.
 pub(crate) const RESERVED_SHARED_BYTES: u32 = 1 << 10;
+/// Blocks that a cluster may have unless its kernel allows for more.
+pub(crate) const PORTABLE_CLUSTER: u32 = 8;

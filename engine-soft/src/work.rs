@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use engine::{Activity, CUresult, clock};
 use protocol::operations::HoldReason;
-use ptx_vm::Block;
+use ptx_vm::Cluster;
 
 use crate::context::Context;
 
@@ -32,8 +32,8 @@ const SLICES_BEFORE_FRESH_BLOCK: u64 = 3;
 pub(crate) struct Piece {
     /// Units that nobody has begun.
     pub(crate) fresh: Range<u64>,
-    /// A block that was suspended.
-    pub(crate) block: Option<Block>,
+    /// A cluster of thread blocks that was suspended.
+    pub(crate) cluster: Option<Cluster>,
 }
 
 impl Piece {
@@ -41,13 +41,13 @@ impl Piece {
     pub(crate) fn whole(units: u64) -> Self {
         Self {
             fresh: 0..units,
-            block: None,
+            cluster: None,
         }
     }
 
     /// Whether nothing of it is left.
     pub(crate) fn is_empty(&self) -> bool {
-        self.fresh.is_empty() && self.block.is_none()
+        self.fresh.is_empty() && self.cluster.is_none()
     }
 }
 
@@ -186,7 +186,7 @@ pub(crate) struct Job {
 #[derive(Debug)]
 struct Remaining {
     fresh: Vec<Range<u64>>,
-    suspended: VecDeque<Block>,
+    suspended: VecDeque<Cluster>,
     /// Pieces in threads' hands.
     running: u64,
     /// Time slices that ended with a suspended block since the last time a fresh one was preferred.
@@ -247,7 +247,7 @@ impl Job {
             task,
             rest: Mutex::new(Remaining {
                 fresh: Vec::from([left.fresh]),
-                suspended: left.block.into_iter().collect(),
+                suspended: left.cluster.into_iter().collect(),
                 running: 0,
                 waited: 0,
                 error: None,
@@ -312,8 +312,8 @@ impl Job {
             if !piece.fresh.is_empty() {
                 rest.fresh.push(piece.fresh);
             }
-            if let Some(block) = piece.block {
-                rest.suspended.push_back(block);
+            if let Some(cluster) = piece.cluster {
+                rest.suspended.push_back(cluster);
                 rest.waited += 1;
             }
         }
@@ -357,12 +357,12 @@ impl Remaining {
             }
             return Some(Piece {
                 fresh: range.start..split.min(range.end),
-                block: None,
+                cluster: None,
             });
         }
-        self.suspended.pop_front().map(|block| Piece {
+        self.suspended.pop_front().map(|cluster| Piece {
             fresh: 0..0,
-            block: Some(block),
+            cluster: Some(cluster),
         })
     }
 }

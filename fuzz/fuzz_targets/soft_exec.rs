@@ -1,7 +1,8 @@
 //! Any PTX, launched with any addresses: no panic, and nothing changes but the memory that the launch was
 //! given.
 //!
-//! The first [`HEAD`] bytes say where the kernel's parameters point; the rest is the PTX.
+//! The first [`HEAD`] bytes say where the kernel's parameters point; the rest is the PTX, or, after a zero, which of the
+//! table's instructions a kernel is made of, two bytes each, with registers that hold whatever its memory does.
 #![no_main]
 
 use std::alloc::{Layout, alloc_zeroed};
@@ -9,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use ptx_vm::{
-    AddressSpace, Block, GRANULE, Launch, LaunchSpec, Module, Options, Outcome, Window,
+    AddressSpace, Cluster, GRANULE, Launch, LaunchSpec, Module, Options, Outcome, Window, instructions,
 };
 use libfuzzer_sys::fuzz_target;
 
@@ -48,9 +49,42 @@ fn whole(base: u64, granule: u64) -> bool {
         .all(|byte| *byte == CANARY)
 }
 
+/// The forms of the table of instructions that are built.
+fn forms() -> &'static [String] {
+    static FORMS: OnceLock<Vec<String>> = OnceLock::new();
+    let is_built = |form: &String| {
+        let text = instructions::head("120a") + &instructions::entry("k", form);
+        let tree = ptx::parse(&text);
+        tree.is_ok_and(|tree| Module::load(&tree, &Options::default()).is_ok())
+    };
+    FORMS.get_or_init(|| {
+        let rows = instructions::rows();
+        rows.iter().flat_map(instructions::Row::forms).filter(is_built).collect()
+    })
+}
+
+/// A kernel of the forms that bytes choose.
+fn generated(choices: &[u8]) -> String {
+    let forms = forms();
+    let chosen: Vec<&str> = choices
+        .chunks_exact(2)
+        .take(16)
+        .map(|pair| forms[usize::from(u16::from_le_bytes([pair[0], pair[1]])) % forms.len()].as_str())
+        .collect();
+    instructions::head("120a") + &instructions::entry("k", &chosen.join("\n"))
+}
+
 fuzz_target!(|bytes: &[u8]| {
     let Some((head, text)) = bytes.split_at_checked(HEAD) else {
         return;
+    };
+    let made;
+    let text = match text {
+        [0, choices @ ..] => {
+            made = generated(choices);
+            made.as_bytes()
+        }
+        text => text,
     };
     let Ok(tree) = ptx::parse_bytes(text) else {
         return;
@@ -99,6 +133,7 @@ fuzz_target!(|bytes: &[u8]| {
             kernel: Arc::clone(kernel),
             grid: [2, 1, 1],
             block: kernel.required_threads.unwrap_or([40, 1, 1]),
+            cluster: (head[3] & 0x80 != 0).then_some([2, 1, 1]),
             dynamic_shared: 256,
             params: block_params.into(),
             globals: Arc::clone(&globals),
@@ -113,12 +148,12 @@ fuzz_target!(|bytes: &[u8]| {
         let Ok(launch) = launch.map(Arc::new) else {
             continue;
         };
-        let mut blocks: Vec<Block> = (0..2)
-            .filter_map(|index| Block::new(Arc::clone(&launch), index, 0).ok())
+        let mut clusters: Vec<Cluster> = (0..launch.clusters())
+            .filter_map(|index| Cluster::new(Arc::clone(&launch), index, 0).ok())
             .collect();
         for _ in 0..TURNS {
             let mut faulted = false;
-            blocks.retain_mut(|block| match block.run(4096) {
+            clusters.retain_mut(|cluster| match cluster.run(4096) {
                 Outcome::Yielded | Outcome::Waits => true,
                 Outcome::Fault(_) => {
                     faulted = true;
@@ -126,14 +161,14 @@ fuzz_target!(|bytes: &[u8]| {
                 }
                 Outcome::Finished | Outcome::Cancelled => false,
             });
-            if faulted || blocks.is_empty() {
+            if faulted || clusters.is_empty() {
                 break;
             }
         }
         // What goes on for ever ends when it is asked to.
         cancel.store(true, Ordering::Relaxed);
-        for mut block in blocks {
-            while matches!(block.run(1 << 20), Outcome::Yielded | Outcome::Waits) {}
+        for mut cluster in clusters {
+            while matches!(cluster.run(1 << 20), Outcome::Yielded | Outcome::Waits) {}
         }
         cancel.store(false, Ordering::Relaxed);
     }

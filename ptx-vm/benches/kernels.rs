@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use gpu::{Args, Gpu};
-use ptx_vm::{Block, Isa, Launch, Options, Outcome};
+use ptx_vm::{Cluster, Isa, Launch, Options, Outcome};
 
 fn main() {
     let threads = std::env::args()
@@ -131,7 +131,7 @@ fn run(launch: &Arc<Launch>, threads: usize) -> (f64, f64) {
                     if index >= launch.blocks() {
                         return;
                     }
-                    let mut block = Block::new(Arc::clone(launch), index, 0).expect("a block");
+                    let mut block = Cluster::new(Arc::clone(launch), index, 0).expect("a block");
                     loop {
                         match block.run(1 << 20) {
                             Outcome::Finished => break,

@@ -153,6 +153,42 @@ pub(crate) unsafe fn load_whole(address: u64, bytes: usize) -> u128 {
     }
 }
 
+/// Replaces [`WHOLE`] bytes by a function of them, atomically; returns the old ones. `None` leaves them.
+///
+/// # Safety
+/// The module's contract, and the processor has `cmpxchg16b`.
+pub(crate) unsafe fn update_whole(address: u64, mut f: impl FnMut(u128) -> Option<u128>) -> u128 {
+    // SAFETY: the caller keeps the module's contract for all bytes of the access.
+    let mut old = unsafe { load_whole(address, WHOLE) };
+    loop {
+        let Some(new) = f(old) else {
+            return old;
+        };
+        let (low, high) = (old as u64, (old >> 64) as u64);
+        let (found_low, found_high): (u64, u64);
+        // SAFETY: the caller keeps the module's contract, alignment with it, and that the instruction is there. The
+        // compiler has a use of its own for `rbx`, which gets its value back.
+        unsafe {
+            asm!(
+                "xchg rsi, rbx",
+                "lock cmpxchg16b [rdi]",
+                "mov rbx, rsi",
+                in("rdi") address,
+                inout("rsi") new as u64 => _,
+                in("rcx") (new >> 64) as u64,
+                inout("rax") low => found_low,
+                inout("rdx") high => found_high,
+                options(nostack),
+            );
+        }
+        let found = u128::from(found_high) << 64 | u128::from(found_low);
+        if found == old {
+            return old;
+        }
+        old = found;
+    }
+}
+
 /// Writes so many bytes at once: 2, 4, 8 or [`WHOLE`].
 ///
 /// # Safety

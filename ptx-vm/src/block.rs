@@ -1,126 +1,112 @@
-//! A running thread block: its lane groups, its shared memory, its barriers.
+//! A running thread block: its lane groups and its barriers.
 //!
-//! Owns them while the block runs, on one thread at a time. Called by the engine, which gives it a budget of
-//! operations. Must not know other blocks.
+//! Owns them while the block runs, on one thread at a time. Called by its cluster, which has its shared memory and
+//! gives it a budget of operations. Must not know when other blocks run.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::fault::{Fault, FaultKind};
+use super::fault::FaultKind;
+use super::grid::ClusterPlace;
 use super::lane_group::{BlockContext, LaneGroup, Pause};
-use super::launch::{Launch, LaunchError};
+use super::launch::Launch;
 use super::machine::CLUSTER_BARRIER;
 use super::mask::Mask;
-use super::program::Program;
-use super::regs::Bytes;
-
-/// How a call of [`Block::run`] ended.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Outcome {
-    /// All threads have exited.
-    Finished,
-    /// The budget is used up, or all threads wait for something outside the block: run it again.
-    Yielded,
-    /// A thread waits for other grids: run it again once others have run.
-    Waits,
-    /// A thread did something wrong; the block is dead.
-    Fault(Box<Fault>),
-    /// The launch's cancel word was set; the block is dead.
-    Cancelled,
-}
 
 /// What one lane group may spend before the next one of its block runs.
 const GROUP_BUDGET: i64 = 1 << 16;
 
-/// A thread block under way: a value that any thread may run for a while.
+/// How a call of [`Block::run`] ended.
 #[derive(Debug)]
-pub struct Block {
-    launch: Arc<Launch>,
-    program: Arc<Program>,
-    index: [u32; 3],
-    sm: u32,
-    shared: Bytes,
+pub(crate) enum Stop {
+    /// All threads have exited.
+    Finished,
+    /// The budget is used up.
+    Budget,
+    /// All threads wait at barriers: of the cluster, or one that nobody will complete.
+    Barrier,
+    /// A thread waits for other grids.
+    Waits,
+    Fault {
+        kind: FaultKind,
+        address: u64,
+        thread: u32,
+        line: u32,
+    },
+    /// The launch's cancel word was set.
+    Cancelled,
+}
+
+/// A thread block under way.
+#[derive(Debug)]
+pub(crate) struct Block {
+    pub(crate) index: [u32; 3],
     groups: Vec<LaneGroup>,
     /// The lane group that runs next.
     next: usize,
 }
 
 impl Block {
-    /// Block number `index` (x fastest, below [`Launch::blocks`]) of a grid; `sm` becomes what `%smid` reads, modulo
-    /// [`LaunchSpec::sm_count`](super::LaunchSpec::sm_count).
-    ///
-    /// # Errors
-    /// [`LaunchError::OutOfResources`] if there is no memory for it.
-    ///
-    /// # Panics
-    /// If `index` is out of range.
-    pub fn new(launch: Arc<Launch>, index: u64, sm: u32) -> Result<Self, LaunchError> {
-        let index = position(&launch, index);
-        let threads = launch.threads() as usize;
-        let (program, lanes) = (Arc::clone(&launch.program), launch.lanes);
+    /// The block at this place of a grid. `None` if there is no memory for it.
+    pub(crate) fn new(launch: &Launch, index: [u32; 3]) -> Option<Self> {
+        let (threads, lanes) = (launch.threads() as usize, launch.lanes);
         let groups: Option<Vec<LaneGroup>> = (0..threads)
             .step_by(lanes)
-            .map(|first| LaneGroup::new(&program, first as u32, lanes.min(threads - first), lanes))
+            .map(|first| {
+                let count = lanes.min(threads - first);
+                LaneGroup::new(&launch.program, first as u32, count, lanes)
+            })
             .collect();
-        let shared = Bytes::new(launch.grid.shared() as usize);
-        let (Some(groups), Some(shared)) = (groups, shared) else {
-            return Err(LaunchError::OutOfResources);
-        };
-        let launch_sms = launch.grid.sm_count.max(1);
-        Ok(Self {
-            launch,
-            program,
+        Some(Self {
             index,
-            sm: sm % launch_sms,
-            shared,
-            groups,
+            groups: groups?,
             next: 0,
         })
     }
 
-    /// Makes a block that has finished block number `index` of the same grid, with the memory that it has: registers
-    /// and local memory hold what it left there, shared memory zeros.
+    /// Makes a block that has finished the block at another place of the same grid, with the memory that it has: registers
+    /// and local memory hold what it left there.
     ///
     /// # Panics
-    /// If `index` is out of range, or the block has not finished.
-    pub fn restart(&mut self, index: u64, sm: u32) {
+    /// If it has not finished.
+    pub(crate) fn restart(&mut self, launch: &Launch, index: [u32; 3]) {
         assert!(self.finished());
-        self.index = position(&self.launch, index);
-        self.sm = sm % self.launch.grid.sm_count.max(1);
+        self.index = index;
         self.next = 0;
-        self.shared.clear();
-        let threads = self.launch.threads() as usize;
-        let firsts = (0..threads).step_by(self.launch.lanes);
+        let threads = launch.threads() as usize;
+        let firsts = (0..threads).step_by(launch.lanes);
         for (group, first) in self.groups.iter_mut().zip(firsts) {
-            group.restart(self.launch.lanes.min(threads - first));
+            group.restart(launch.lanes.min(threads - first));
         }
     }
 
-    /// Runs for about `budget` operations over a lane group (one takes some tens of nanoseconds).
-    pub fn run(&mut self, budget: u64) -> Outcome {
-        let mut budget = i64::try_from(budget).unwrap_or(i64::MAX);
-        let launch = Arc::clone(&self.launch);
-        let program = Arc::clone(&self.program);
+    /// Runs for about `budget` operations over a lane group, which are taken off it.
+    pub(crate) fn run(
+        &mut self,
+        launch: &Launch,
+        cluster: &ClusterPlace<'_>,
+        sm: u32,
+        budget: &mut i64,
+    ) -> Stop {
+        let context = BlockContext {
+            grid: &launch.grid,
+            program: &launch.program,
+            cluster,
+            block_index: self.index,
+            sm,
+        };
         loop {
             let (mut progress, mut waits) = (false, false);
             for _ in 0..self.groups.len() {
                 if launch.grid.cancel.load(Ordering::Relaxed) {
-                    return Outcome::Cancelled;
+                    return Stop::Cancelled;
                 }
                 let index = self.next;
                 self.next = (index + 1) % self.groups.len();
-                let context = BlockContext {
-                    grid: &launch.grid,
-                    program: &program,
-                    shared: &self.shared,
-                    block_index: self.index,
-                    sm: self.sm,
-                };
-                let given = budget.clamp(1, GROUP_BUDGET);
+                let given = (*budget).clamp(1, GROUP_BUDGET);
                 let mut left = given;
                 let pause = self.groups[index].run(&context, &mut left);
                 // Even straight-line code costs something.
-                budget -= (given - left).max(1);
+                *budget -= (given - left).max(1);
                 match pause {
                     Pause::Done | Pause::Barrier => {}
                     Pause::Budget => progress = true,
@@ -131,58 +117,56 @@ impl Block {
                         thread,
                         line,
                     } => {
-                        return self.fault(kind, address, thread, line);
+                        return Stop::Fault {
+                            kind,
+                            address,
+                            thread,
+                            line,
+                        };
                     }
                 }
                 progress |= self.release_barriers();
-                if budget <= 0 {
+                if *budget <= 0 {
                     return if self.finished() {
-                        Outcome::Finished
+                        Stop::Finished
                     } else {
-                        Outcome::Yielded
+                        Stop::Budget
                     };
                 }
             }
             if self.finished() {
-                return Outcome::Finished;
-            }
-            if waits && !progress {
-                return Outcome::Waits;
+                return Stop::Finished;
             }
             if !progress {
-                // A barrier that nobody will complete: the kernel hangs, as it does on a GPU, until it is
-                // cancelled.
-                return Outcome::Yielded;
+                return if waits { Stop::Waits } else { Stop::Barrier };
             }
         }
     }
 
-    /// Its position in the grid.
-    #[must_use]
-    pub fn index(&self) -> [u32; 3] {
-        self.index
-    }
-
-    /// The launch that it is of.
-    #[must_use]
-    pub fn launch(&self) -> &Arc<Launch> {
-        &self.launch
-    }
-
-    fn finished(&self) -> bool {
+    /// Whether all its threads have exited.
+    pub(crate) fn finished(&self) -> bool {
         self.groups.iter().all(|group| group.live().is_empty())
     }
 
-    fn fault(&self, kind: FaultKind, address: u64, thread: u32, line: u32) -> Outcome {
-        let [x, y, _] = self.launch.grid.block;
-        Outcome::Fault(Box::new(Fault {
-            kind,
-            address,
-            block: self.index,
-            thread: [thread % x, thread / x % y, thread / (x * y)],
-            line,
-            kernel: self.launch.kernel.name.clone(),
-        }))
+    /// Whether all threads that have not exited have arrived at the cluster's barrier.
+    pub(crate) fn has_arrived(&self) -> bool {
+        self.groups.iter().all(|group| {
+            let (there, _) = group.at_barrier(CLUSTER_BARRIER);
+            group.live().and_not(there).is_empty()
+        })
+    }
+
+    /// Whether threads wait at the cluster's barrier.
+    pub(crate) fn waits_for_cluster(&self) -> bool {
+        let waits = |group: &LaneGroup| group.barriers() >> CLUSTER_BARRIER & 1 != 0;
+        self.groups.iter().any(waits)
+    }
+
+    /// Lets those go on that wait at the cluster's barrier.
+    pub(crate) fn leave_cluster_barrier(&mut self) {
+        for group in &mut self.groups {
+            group.release(CLUSTER_BARRIER, (0, 0));
+        }
     }
 
     /// Lets those go on that wait at a barrier which all have reached.
@@ -192,7 +176,7 @@ impl Block {
             .iter()
             .fold(0, |bits, group| bits | group.barriers());
         let mut released = false;
-        for id in (0..=CLUSTER_BARRIER).filter(|id| waiting >> id & 1 != 0) {
+        for id in (0..CLUSTER_BARRIER).filter(|id| waiting >> id & 1 != 0) {
             let there: Vec<(Mask, u32)> = self
                 .groups
                 .iter()
@@ -227,16 +211,6 @@ impl Block {
         }
         released
     }
-}
-
-/// Where block number `index` stands in its grid.
-///
-/// # Panics
-/// If it is out of range.
-fn position(launch: &Launch, index: u64) -> [u32; 3] {
-    assert!(index < launch.blocks());
-    let [x, y, _] = launch.grid.size.map(u64::from);
-    [index % x, index / x % y, index / (x * y)].map(|n| n as u32)
 }
 
 /// Threads that count as arrived: barriers count whole warps, so lanes of a warp that have exited or never

@@ -24,6 +24,10 @@ pub(crate) struct Grid {
     pub(crate) size: [u32; 3],
     /// Threads of a block in x, y, z.
     pub(crate) block: [u32; 3],
+    /// Blocks of a cluster in x, y, z, which divide the grid's.
+    pub(crate) cluster: [u32; 3],
+    /// The launch or the kernel names clusters; else each block is one by itself.
+    pub(crate) has_clusters: bool,
     /// Bytes of a block's shared memory that the kernel declares.
     pub(crate) static_shared: u32,
     /// Bytes of it that the launch adds.
@@ -54,7 +58,25 @@ pub(crate) struct Grid {
     pub(crate) cooperative: bool,
 }
 
+/// A block's place in its cluster.
+#[derive(Debug)]
+pub(crate) struct ClusterPlace<'a> {
+    pub(crate) rank: u32,
+    /// The shared memory of each of the cluster's blocks, by rank.
+    pub(crate) shared: &'a [Bytes],
+}
+
 impl Grid {
+    /// Clusters in x, y, z.
+    pub(crate) fn clusters(&self) -> [u32; 3] {
+        std::array::from_fn(|axis| self.size[axis] / self.cluster[axis])
+    }
+
+    /// Blocks of a cluster.
+    pub(crate) fn cluster_blocks(&self) -> u32 {
+        self.cluster.iter().product()
+    }
+
     /// Threads of a block.
     pub(crate) fn threads(&self) -> u32 {
         self.block.iter().product()

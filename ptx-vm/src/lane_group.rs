@@ -14,8 +14,8 @@ use std::sync::atomic::Ordering;
 
 use self::calls::Caller;
 use super::fault::FaultKind;
-use super::grid::Grid;
-use super::machine::{Arrival, Event, Machine};
+use super::grid::{ClusterPlace, Grid};
+use super::machine::{Arrival, CLUSTER_BARRIER, Event, Machine};
 use super::mask::Mask;
 use super::program::{Move, NOWHERE, Program};
 use super::reach::Reach;
@@ -59,6 +59,8 @@ struct DivergentPath {
     local_base: u32,
     /// Does not wait for lanes of its warps.
     force: bool,
+    /// Of how many warps together it waits for lanes: one, or a warpgroup's.
+    waits_for: usize,
 }
 
 impl DivergentPath {
@@ -75,6 +77,7 @@ impl DivergentPath {
             base: 0,
             local_base: 0,
             force: false,
+            waits_for: 1,
         }
     }
 
@@ -114,7 +117,7 @@ pub(crate) enum Pause {
 pub(crate) struct BlockContext<'a> {
     pub(crate) grid: &'a Grid,
     pub(crate) program: &'a Program,
-    pub(crate) shared: &'a Bytes,
+    pub(crate) cluster: &'a ClusterPlace<'a>,
     pub(crate) block_index: [u32; 3],
     pub(crate) sm: u32,
 }
@@ -293,7 +296,8 @@ impl LaneGroup {
             grid: context.grid,
             frame: Frame::new(&self.registers, path.base),
             scratch: Frame::new(&self.scratch, 0),
-            shared: context.shared,
+            shared: &context.cluster.shared[context.cluster.rank as usize],
+            cluster: context.cluster,
             shared_bytes: u64::from(context.grid.shared()),
             local: &self.local,
             errors: Frame::new(&self.errors, 0),
@@ -318,7 +322,7 @@ impl LaneGroup {
             reach: Reach::new(
                 &context.grid.readable,
                 &context.grid.memory,
-                context.shared,
+                &context.cluster.shared[context.cluster.rank as usize],
                 context.grid.shared(),
             ),
             event: Event::None,
@@ -384,13 +388,14 @@ impl LaneGroup {
                     let (lanes, count) = self.arrived.entry(arrival.id).or_default();
                     *lanes = lanes.or(path.mask);
                     *count = arrival.count.max(*count);
-                } else {
-                    path.state = PathState::Barrier(arrival);
+                } else if arrival.id != CLUSTER_BARRIER || self.has_arrived(index) {
+                    self.paths[index].state = PathState::Barrier(arrival);
                 }
             }
-            Event::Warp { ready } => {
+            Event::Warp { ready, warps } => {
                 let path = &mut self.paths[index];
                 path.pc = at;
+                path.waits_for = warps;
                 if ready.is_empty() {
                     self.park(index);
                 } else {

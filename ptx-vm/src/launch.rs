@@ -1,6 +1,6 @@
 //! One launch, checked: a kernel, compiled for its blocks, and the grid that it is launched with.
 //!
-//! The engine makes it; [`super::Block`]s are made of it.
+//! The engine makes it; [`super::Cluster`]s are made of it.
 //!
 //! Must not know streams, nor when the grid runs; `engine-soft/src/grid.rs` keeps it.
 
@@ -9,7 +9,7 @@ use std::sync::atomic::AtomicBool;
 
 use super::device_runtime::DeviceRuntime;
 use super::grid::{Grid, MEETING_BYTES};
-use super::limits::MAX_SHARED_BYTES;
+use super::limits::{MAX_CLUSTER, MAX_SHARED_BYTES};
 use super::machine::Machine;
 use super::memory::AddressSpace;
 use super::module::Kernel;
@@ -35,6 +35,9 @@ pub enum LaunchError {
     /// A dimension is 0 or too large, a block has too many threads, also for this kernel, `.reqntid` is
     /// not met, or the parameter buffer has the wrong length: CUDA_ERROR_INVALID_VALUE.
     InvalidValue,
+    /// The grid is not made of whole clusters, or they have more blocks than they may, or others than the kernel
+    /// wants: CUDA_ERROR_INVALID_CLUSTER_SIZE.
+    InvalidClusterSize,
     /// More shared memory than [`MAX_SHARED_BYTES`], or no memory for it: CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES.
     OutOfResources,
 }
@@ -48,6 +51,8 @@ pub struct LaunchSpec {
     pub grid: [u32; 3],
     /// Threads of a block in x, y, z.
     pub block: [u32; 3],
+    /// Blocks of a cluster in x, y, z, if the launch names them.
+    pub cluster: Option<[u32; 3]>,
     /// Bytes of dynamic shared memory.
     pub dynamic_shared: u32,
     /// The parameter buffer: [`Kernel::param_bytes`] bytes, laid out as [`Kernel::params`] say.
@@ -83,6 +88,7 @@ impl Launch {
             kernel,
             grid,
             block,
+            cluster,
             dynamic_shared,
             params,
             globals,
@@ -115,6 +121,7 @@ impl Launch {
         {
             return Err(LaunchError::InvalidValue);
         }
+        let sides = cluster_of(&kernel, grid, cluster)?;
         if kernel.shared_bytes.saturating_add(dynamic_shared) > MAX_SHARED_BYTES {
             return Err(LaunchError::OutOfResources);
         }
@@ -132,6 +139,8 @@ impl Launch {
         let grid = Grid {
             size: grid,
             block,
+            cluster: sides,
+            has_clusters: cluster.or(kernel.required_cluster).is_some(),
             static_shared: kernel.shared_bytes,
             dynamic_shared,
             has_reserved_shared: kernel.asks_reserved,
@@ -164,6 +173,18 @@ impl Launch {
         self.grid.size.iter().map(|&n| u64::from(n)).product()
     }
 
+    /// Clusters of the grid, which are its blocks where it names none.
+    #[must_use]
+    pub fn clusters(&self) -> u64 {
+        self.grid.clusters().iter().map(|&n| u64::from(n)).product()
+    }
+
+    /// Blocks of a cluster.
+    #[must_use]
+    pub fn cluster_blocks(&self) -> u32 {
+        self.grid.cluster_blocks()
+    }
+
     /// Threads of a block.
     #[must_use]
     pub fn threads(&self) -> u32 {
@@ -184,5 +205,27 @@ impl Launch {
     #[must_use]
     pub fn kernel(&self) -> &Arc<Kernel> {
         &self.kernel
+    }
+}
+
+/// The sides of a launch's clusters: what the launch says, what the kernel requires, or one block.
+fn cluster_of(
+    kernel: &Kernel,
+    grid: [u32; 3],
+    asked: Option<[u32; 3]>,
+) -> Result<[u32; 3], LaunchError> {
+    let sides = asked.or(kernel.required_cluster).unwrap_or([1; 3]);
+    let is_required = kernel
+        .required_cluster
+        .is_none_or(|required| required == sides);
+    let whole = (0..3).all(|axis| sides[axis] != 0 && grid[axis].is_multiple_of(sides[axis]));
+    let blocks = sides
+        .iter()
+        .fold(1_u64, |all, &n| all.saturating_mul(n.into()));
+    let most = kernel.max_cluster.unwrap_or(MAX_CLUSTER).min(MAX_CLUSTER);
+    if is_required && whole && blocks <= most.into() {
+        Ok(sides)
+    } else {
+        Err(LaunchError::InvalidClusterSize)
     }
 }

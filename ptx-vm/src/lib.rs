@@ -12,9 +12,10 @@
 //!    [`Module::globals`].
 //! 3. [`Launch::new`] checks one launch: kernel, grid, block, parameters, addresses of the globals, and
 //!    the [`AddressSpace`] that the kernel may touch.
-//! 4. [`Block::new`] makes one thread block of it; [`Block::run`] runs it for a budget of work. A block is
-//!    a plain suspendable value: any thread may run it next, so few threads can rotate among the blocks of
-//!    many kernels, and kernels that wait for each other finish.
+//! 4. [`Cluster::new`] makes one cluster of thread blocks of it, which is one block unless the launch names clusters;
+//!    [`Cluster::run`] runs it for a budget of work. It is a plain suspendable value: any thread may run it
+//!    next, so few threads can rotate among the blocks of many kernels, and kernels that wait for each
+//!    other finish.
 //!
 //! Lanes run many at a time: a *lane group* of up to [`MAX_GROUP_LANES`] threads of a block executes one operation
 //! over arrays of lanes. A value that is the same in all lanes is computed once. Where lanes disagree
@@ -22,7 +23,7 @@
 //!
 //! The files, from the bottom up, each of which names only those before it: `machine` with `program`, `grid` and the
 //! memory that lanes reach; `ops`, what a machine runs; `ir`, functions over virtual registers; `analysis`; `lower`, PTX
-//! to `ir`; `segment` and `emit`, `ir` to programs; `module` and `launch`; `lane_group` and `block`, which run them.
+//! to `ir`; `segment` and `emit`, `ir` to programs; `module` and `launch`; `lane_group`, `block` and `cluster`, which run them.
 //!
 //! Device pointers are host virtual addresses. Each global or generic access is tested against the
 //! [`AddressSpace`] before it is made; the others against the block's own arrays.
@@ -30,10 +31,12 @@
 mod access;
 mod analysis;
 mod block;
+mod cluster;
 mod device_runtime;
 mod emit;
 mod fault;
 mod grid;
+pub mod instructions;
 mod ir;
 mod isa;
 mod lane_group;
@@ -57,7 +60,7 @@ pub mod tensor_map;
 mod texture;
 mod variables;
 
-pub use block::{Block, Outcome};
+pub use cluster::{Cluster, Outcome};
 pub use device_runtime::{
     DeviceCall, DeviceFunction, DeviceRuntime, MOST_WRITTEN, Reply, is_device_function,
 };
@@ -65,8 +68,8 @@ pub use fault::{Fault, FaultKind};
 pub use isa::Isa;
 pub use launch::{Launch, LaunchError, LaunchSpec};
 pub use limits::{
-    CLIENT_INSTRUCTIONS, MAX_GROUP_LANES, MAX_SHARED_BYTES, MODULE_INSTRUCTIONS, REGISTERS_PER_SM,
-    RESIDENT_BYTES,
+    CLIENT_INSTRUCTIONS, MAX_CLUSTER, MAX_GROUP_LANES, MAX_SHARED_BYTES, MODULE_INSTRUCTIONS,
+    REGISTERS_PER_SM, RESIDENT_BYTES,
 };
 pub use load_error::LoadError;
 pub use memory::{AddressSpace, GRANULE, Window};

@@ -12,6 +12,8 @@
 /// Bytes of one function's local frame, and of a block's static shared memory: what arithmetic on
 /// offsets cannot overflow.
 pub(crate) const FRAME_BYTES: u64 = 1 << 20;
+/// Bytes that a function may take of local memory while it runs (`alloca`).
+pub(crate) const ALLOCA_BYTES: u32 = 16 << 10;
 /// Bytes of local memory of a thread, with all that it calls: CUDA's own limit.
 pub(crate) const LOCAL_BYTES: u32 = 512 << 10;
 /// Bytes of registers of one function for a lane group, and of all functions that a lane group is in.
@@ -53,5 +55,7 @@ pub const REGISTERS_PER_SM: u32 = 65536;
 pub(crate) const STRAIGHT: usize = 2048;
 /// The most shared memory that a block may have, static and dynamic together, in bytes.
 pub const MAX_SHARED_BYTES: u32 = 227 * 1024;
+/// The most blocks of a cluster.
+pub const MAX_CLUSTER: u32 = 16;
 /// The most lanes of a block that execute together.
 pub const MAX_GROUP_LANES: usize = 256;

@@ -4,7 +4,7 @@
 //! Called by `lane_group`; every function of `ops` is given one.
 
 use super::fault::FaultKind;
-use super::grid::Grid;
+use super::grid::{ClusterPlace, Grid};
 use super::limits::MAX_GROUP_LANES;
 use super::mask::Mask;
 use super::program::Program;
@@ -75,8 +75,9 @@ pub(crate) enum Event {
     Scatter(Vec<(Mask, u32)>),
     /// It waits at a barrier and goes on at the block.
     Barrier { arrival: Arrival, next: u32 },
-    /// Not all lanes that the operation wants are here; these are the lanes that can do it.
-    Warp { ready: Mask },
+    /// Not all lanes that the operation wants are here; these are the lanes that can do it. The others wait for lanes
+    /// of so many warps, aligned to as many.
+    Warp { ready: Mask, warps: usize },
     /// It calls a function and goes on at the block.
     Call { site: u32, next: u32 },
     /// It calls several functions through a pointer.
@@ -101,7 +102,7 @@ pub(crate) enum Event {
     },
 }
 
-/// The barrier of a cluster of one block, after the block's own 16.
+/// The barrier of a cluster, after the block's own 16.
 pub(crate) const CLUSTER_BARRIER: u8 = 16;
 
 /// How a path arrives at a block's barrier.
@@ -150,7 +151,9 @@ pub(crate) struct Machine<'a> {
     pub(crate) scratch: Frame,
     /// The block's shared memory.
     pub(crate) shared: &'a Bytes,
-    /// Bytes of it that the block may use.
+    /// The block's place in its cluster, and the shared memory of the others there.
+    pub(crate) cluster: &'a ClusterPlace<'a>,
+    /// Bytes of shared memory that each block may use.
     pub(crate) shared_bytes: u64,
     /// The lane group's local memory, all bytes of a thread together.
     pub(crate) local: &'a Bytes,

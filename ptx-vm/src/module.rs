@@ -58,6 +58,10 @@ pub struct Kernel {
     pub max_threads: u32,
     /// `.reqntid`
     pub required_threads: Option<[u32; 3]>,
+    /// Blocks of a cluster that every launch has: `.reqnctapercluster`.
+    pub required_cluster: Option<[u32; 3]>,
+    /// The most blocks of a cluster: `.maxclusterrank`.
+    pub max_cluster: Option<u32>,
     /// Registers of a thread: an estimate from the most values that are live at once, 16 to 255.
     pub registers: u32,
     /// The architecture that the PTX was compiled for, 10 × major + minor: what CUDA calls the PTX
@@ -211,6 +215,8 @@ impl Module {
                 const_bytes: u32::try_from(const_bytes).unwrap_or(u32::MAX),
                 max_threads,
                 required_threads: required,
+                required_cluster: function.cluster,
+                max_cluster: function.max_cluster,
                 registers,
                 ptx_version: module.target,
                 constants: Arc::clone(if lowered.asks_constants {

@@ -10,12 +10,17 @@
 
 use super::access;
 use super::fault::FaultKind;
+use super::grid::RESERVED_SHARED;
+use super::limits::{MAX_CLUSTER, MAX_SHARED_BYTES};
 use super::machine::{Flow, Machine, Op};
 use super::memory::GRANULE;
 use super::regs::STRIP;
 
 /// Generic address of shared memory's byte 0.
 pub(crate) const SHARED_BASE: u64 = 0x0000_0100_0000_0000;
+/// Bytes that a block's shared memory spans in the window. A block's own begins at 0, as seen from itself; as seen from
+/// all blocks of its cluster, that of rank `r` begins at `(r + 1) * SHARED_SPAN`.
+pub(crate) const SHARED_SPAN: u64 = 0x0004_0000;
 /// Generic address of a thread's local byte 0.
 pub(crate) const LOCAL_BASE: u64 = 0x0000_0100_0100_0000;
 /// Generic address of the entry's parameter byte 0.
@@ -26,6 +31,10 @@ pub(crate) const GRID_BASE: u64 = 0x0000_0100_0300_0000;
 pub(crate) const WINDOW: u64 = 0x0100_0000;
 /// "Address" of function 0 of a module; the next ones follow at [`FUNCTION_STEP`].
 pub(crate) const FUNCTION_BASE: u64 = 0x0000_0100_0400_0000;
+const _: () = assert!(
+    MAX_SHARED_BYTES as u64 + RESERVED_SHARED as u64 <= SHARED_SPAN
+        && (MAX_CLUSTER as u64 + 1) * SHARED_SPAN <= WINDOW
+);
 /// Lanes whose addresses are further apart than this are tested one by one, as testing every granule
 /// between them would take longer.
 const MAX_SPAN: u64 = 64 * GRANULE;
@@ -454,7 +463,13 @@ impl Machine<'_> {
             }
         };
         match place {
-            StateSpace::Shared => inside(SHARED_BASE, self.shared.ptr() as u64, self.shared_bytes),
+            StateSpace::Shared => {
+                let own = inside(SHARED_BASE, self.shared.ptr() as u64, self.shared_bytes);
+                own.or_else(|()| {
+                    let place = first.wrapping_sub(if generic { SHARED_BASE } else { 0 });
+                    self.distributed(place, len)
+                })
+            }
             StateSpace::Param if !write => inside(
                 PARAM_BASE,
                 self.grid.params.ptr() as u64,
@@ -473,6 +488,25 @@ impl Machine<'_> {
                 }
             }
             _ => Err(()),
+        }
+    }
+
+    /// The host address of a range in the shared memory of a block of the cluster, which has its place after the
+    /// block's own: see [`SHARED_SPAN`].
+    #[cold]
+    fn distributed(&self, place: u64, len: u64) -> Result<u64, ()> {
+        let (slot, offset) = (place / SHARED_SPAN, place % SHARED_SPAN);
+        let rank = slot
+            .checked_sub(1)
+            .and_then(|rank| usize::try_from(rank).ok());
+        let memory = rank
+            .and_then(|rank| self.cluster.shared.get(rank))
+            .ok_or(())?;
+        let fits = len <= self.shared_bytes && offset <= self.shared_bytes - len;
+        if fits {
+            Ok(memory.ptr() as u64 + offset)
+        } else {
+            Err(())
         }
     }
 

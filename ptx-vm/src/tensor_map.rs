@@ -117,39 +117,56 @@ pub fn replace(map: &[u8], address: u64) -> Result<[u8; BYTES], CUresult> {
     Ok(map)
 }
 
-/// A tensor and the box of it that one copy takes, as a kernel's instruction finds it in a descriptor.
+/// The part of a tensor that one copy takes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Region {
+    /// A box: how many elements in each dimension.
+    Box([u64; MOST_RANK]),
+    /// Pixels of a column one after the other (im2col), each with so many channels, which move through a box whose
+    /// corners are so far from those of the tensor's inner dimensions.
+    Columns {
+        lower: [i64; MOST_RANK - 2],
+        upper: [i64; MOST_RANK - 2],
+        channels: u64,
+        pixels: u64,
+    },
+}
+
+/// A tensor and what one copy takes of it, as a kernel's instruction finds it in a descriptor.
 ///
 /// A kernel may have written the descriptor, so that nothing here is sure to fit anything.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Tiled {
+pub(crate) struct TensorMap {
     /// Where its first element is.
     pub(crate) address: u64,
     pub(crate) rank: usize,
+    pub(crate) data_type: CUtensorMapDataType,
     /// Bytes of an element.
     pub(crate) element: u64,
     /// Elements of each dimension.
     pub(crate) dims: [u64; MOST_RANK],
     /// Bytes from one element to the next, in each dimension.
     pub(crate) strides: [u64; MOST_RANK],
-    /// Elements that are copied, in each dimension.
-    pub(crate) counts: [u64; MOST_RANK],
-    /// How far apart these are in the tensor, in elements.
+    /// How far apart elements that are copied are in the tensor, in elements.
     pub(crate) steps: [u64; MOST_RANK],
+    pub(crate) region: Region,
     /// Which of an address's bits 7 to 9 in shared memory its bits 4 to 6 are combined with.
     pub(crate) swizzle: u64,
     /// What an element beyond the tensor's edges is.
     pub(crate) fill: u64,
 }
 
-impl Tiled {
-    /// Reads a descriptor. `None` for what is none of ours, and for forms that are not built: im2col,
-    /// interleaved dimensions, elements of less than a byte, and swizzling of more than 16 bytes at once.
+impl TensorMap {
+    /// Reads a descriptor. `None` for what is none of ours, and for forms that are not built: im2col along
+    /// the width only, interleaved dimensions, elements of less than a byte, and swizzling of more than 16
+    /// bytes at once.
     pub(crate) fn decode(map: &[u8; BYTES]) -> Option<Self> {
         let word = |at: usize, bytes: usize| {
             let bytes = map[at..at + bytes].iter().rev();
             bytes.fold(0, |sum, &byte| sum << 8 | u64::from(byte))
         };
-        let element = element_bytes(CUtensorMapDataType(map[TYPE_AT].into()))?;
+        let data_type = CUtensorMapDataType(map[TYPE_AT].into());
+        let element = element_bytes(data_type)?;
         let rank = usize::from(map[RANK_AT]);
         let swizzle = match CUtensorMapSwizzle(map[SWIZZLE_AT].into()) {
             CUtensorMapSwizzle::NONE => 0,
@@ -159,45 +176,185 @@ impl Tiled {
             _ => return None,
         };
         let is_built = map[MARK_AT..MARK_AT + MARK.len()] == MARK
-            && map[KIND_AT] == 0
             && map[INTERLEAVE_AT] == 0
             && (1..=MOST_RANK).contains(&rank);
         if !is_built {
             return None;
         }
-        let mut tiled = Self {
+        let mut tensor = Self {
             address: word(0, 8),
             rank,
+            data_type,
             element,
             dims: [1; MOST_RANK],
             strides: [element; MOST_RANK],
-            counts: [1; MOST_RANK],
             steps: [1; MOST_RANK],
+            region: Region::Box([1; MOST_RANK]),
             swizzle,
             fill: 0,
         };
         for dim in 0..rank {
-            tiled.dims[dim] = word(DIMS_AT + 4 * dim, 4) + 1;
+            tensor.dims[dim] = word(DIMS_AT + 4 * dim, 4) + 1;
             // The innermost dimension has no stride, and a step only where it is interleaved.
             if dim > 0 {
-                tiled.strides[dim] = 16 * word(STRIDES_AT + 5 * (dim - 1), 5);
-                tiled.steps[dim] = word(STEPS_AT + dim, 1).max(1);
+                tensor.strides[dim] = 16 * word(STRIDES_AT + 5 * (dim - 1), 5);
+                tensor.steps[dim] = word(STEPS_AT + dim, 1).max(1);
             }
-            let side = word(SIDES_AT + dim, 1) + 1;
-            tiled.counts[dim] = side.div_ceil(tiled.steps[dim]);
         }
+        tensor.region = match map[KIND_AT] {
+            0 => {
+                let mut counts = [1; MOST_RANK];
+                for (dim, count) in counts.iter_mut().enumerate().take(rank) {
+                    let side = word(SIDES_AT + dim, 1) + 1;
+                    *count = side.div_ceil(tensor.steps[dim]);
+                }
+                Region::Box(counts)
+            }
+            1 if rank >= 3 => {
+                let corner = |at: usize| -> [i64; MOST_RANK - 2] {
+                    std::array::from_fn(|axis| i64::from(word(at + 2 * axis, 2) as u16 as i16))
+                };
+                Region::Columns {
+                    lower: corner(SIDES_AT),
+                    upper: corner(SIDES_AT + 6),
+                    channels: word(SIDES_AT + 12, 2),
+                    pixels: word(SIDES_AT + 14, 2),
+                }
+            }
+            _ => return None,
+        };
         if u32::from(map[FILL_AT]) == CUtensorMapFloatOOBfill::NAN_REQUEST_ZERO_FMA.0 {
             // All bits but the sign.
-            tiled.fill = u64::MAX >> (65 - 8 * element);
+            tensor.fill = u64::MAX >> (65 - 8 * element);
         }
-        Some(tiled)
+        Some(tensor)
     }
 
-    /// Bytes of the box in shared memory.
-    pub(crate) fn bytes(&self) -> u64 {
-        // At most 256 elements of 8 bytes in each dimension: less than 2^44.
-        self.counts.iter().product::<u64>() * self.element
+    /// Elements of a row in shared memory, and rows.
+    pub(crate) fn extent(&self) -> (u64, u64) {
+        match self.region {
+            Region::Box(counts) => (counts[0], counts[1..].iter().product()),
+            Region::Columns {
+                channels, pixels, ..
+            } => (channels, pixels),
+        }
     }
+
+    /// Bytes of what is copied in shared memory.
+    pub(crate) fn bytes(&self) -> u64 {
+        // At most 256 elements of 8 bytes in each dimension, or 2^32 of them: less than 2^44.
+        let (columns, rows) = self.extent();
+        columns * rows * self.element
+    }
+}
+
+/// What `tensormap.replace` changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Field {
+    GlobalAddress,
+    Rank,
+    BoxDim,
+    GlobalDim,
+    GlobalStride,
+    ElementStride,
+    ElementType,
+    InterleaveLayout,
+    SwizzleMode,
+    FillMode,
+}
+
+/// The fields in the order of their numbers, by PTX's words.
+const FIELDS: [(&str, Field); 10] = [
+    ("global_address", Field::GlobalAddress),
+    ("rank", Field::Rank),
+    ("box_dim", Field::BoxDim),
+    ("global_dim", Field::GlobalDim),
+    ("global_stride", Field::GlobalStride),
+    ("element_stride", Field::ElementStride),
+    ("elemtype", Field::ElementType),
+    ("interleave_layout", Field::InterleaveLayout),
+    ("swizzle_mode", Field::SwizzleMode),
+    ("fill_mode", Field::FillMode),
+];
+
+/// CUDA's number of each type of elements, by PTX's.
+const ELEMENT_TYPES: [CUtensorMapDataType; 13] = [
+    CUtensorMapDataType::UINT8,
+    CUtensorMapDataType::UINT16,
+    CUtensorMapDataType::UINT32,
+    CUtensorMapDataType::INT32,
+    CUtensorMapDataType::UINT64,
+    CUtensorMapDataType::INT64,
+    CUtensorMapDataType::FLOAT16,
+    CUtensorMapDataType::FLOAT32,
+    CUtensorMapDataType::FLOAT32_FTZ,
+    CUtensorMapDataType::FLOAT64,
+    CUtensorMapDataType::BFLOAT16,
+    CUtensorMapDataType::TFLOAT32,
+    CUtensorMapDataType::TFLOAT32_FTZ,
+];
+
+impl Field {
+    /// The field that a word of PTX names.
+    pub(crate) fn named(word: &str) -> Option<Self> {
+        FIELDS
+            .iter()
+            .find(|(name, _)| *name == word)
+            .map(|(_, field)| *field)
+    }
+
+    /// The field with a number, modulo how many there are.
+    pub(crate) fn numbered(number: u64) -> Self {
+        FIELDS[(number % FIELDS.len() as u64) as usize].1
+    }
+
+    /// Whether one of several of it is named.
+    pub(crate) fn has_ordinal(self) -> bool {
+        matches!(
+            self,
+            Self::BoxDim | Self::GlobalDim | Self::GlobalStride | Self::ElementStride
+        )
+    }
+}
+
+/// Puts another value into a field of a descriptor, which may be all zeroes as yet: number `ordinal` of those that there
+/// are several of. `None` for a value or a number that there is not.
+pub(crate) fn replace_field(
+    map: &mut [u8; BYTES],
+    field: Field,
+    ordinal: u64,
+    value: u64,
+) -> Option<()> {
+    let dim = usize::try_from(ordinal)
+        .ok()
+        .filter(|&dim| dim < MOST_RANK)?;
+    let mut put = |at: usize, bytes: usize, value: u64| {
+        map[at..at + bytes].copy_from_slice(&value.to_le_bytes()[..bytes]);
+    };
+    let small = |most: u64| (value <= most).then_some(value);
+    match field {
+        Field::GlobalAddress => put(0, 8, value),
+        Field::Rank => put(RANK_AT, 1, small(MOST_RANK as u64 - 1)? + 1),
+        Field::BoxDim => put(SIDES_AT + dim, 1, small(256)?.checked_sub(1)?),
+        Field::GlobalDim => put(DIMS_AT + 4 * dim, 4, value.wrapping_sub(1) & 0xffff_ffff),
+        Field::GlobalStride if dim < MOST_RANK - 1 && value < 1 << 40 => {
+            put(STRIDES_AT + 5 * dim, 5, value / 16);
+        }
+        Field::GlobalStride => return None,
+        Field::ElementStride => put(STEPS_AT + dim, 1, small(8)?),
+        Field::ElementType => {
+            let named = usize::try_from(value)
+                .ok()
+                .and_then(|at| ELEMENT_TYPES.get(at))?;
+            put(TYPE_AT, 1, named.0.into());
+        }
+        Field::InterleaveLayout => put(INTERLEAVE_AT, 1, small(2)?),
+        Field::SwizzleMode => put(SWIZZLE_AT, 1, small(4)?),
+        Field::FillMode => put(FILL_AT, 1, small(1)?),
+    }
+    map[MARK_AT..MARK_AT + MARK.len()].copy_from_slice(&MARK);
+    Some(())
 }
 
 #[cfg(test)]

@@ -183,6 +183,10 @@ pub struct Function<'src> {
     pub max_threads: Option<u32>,
     /// `.reqntid`, if given.
     pub required_threads: Option<[u32; 3]>,
+    /// `.reqnctapercluster`: blocks of a cluster in x, y, z, if given.
+    pub cluster: Option<[u32; 3]>,
+    /// `.maxclusterrank`: the most blocks of a cluster, if given.
+    pub max_cluster: Option<u32>,
     /// `.minnctapersm` (or its old name `.maxnctapersm`): blocks that shall fit a multiprocessor.
     pub min_blocks: Option<u32>,
     /// `.maxnreg`: the most registers of a thread.

@@ -265,6 +265,8 @@ fn function(name: &'static str) -> impl Strategy<Value = Function<'static>> {
                         params: params.iter().cloned().map(Parameter::Memory).collect(),
                         max_threads: directives.0,
                         required_threads: directives.1,
+                        cluster: directives.1.filter(|_| noreturn),
+                        max_cluster: directives.2.filter(|_| noreturn),
                         min_blocks: directives.2,
                         max_registers: directives.3,
                         noreturn,
@@ -367,6 +369,15 @@ impl Printer<'_> {
         }
         if let Some([x, y, z]) = function.required_threads {
             let _ = write!(self.out, " .reqntid {x},{y}, {z}");
+        }
+        if let Some([x, y, z]) = function.cluster {
+            let _ = write!(
+                self.out,
+                " .explicitcluster .reqnctapercluster {x}, {y},{z}"
+            );
+        }
+        if let Some(blocks) = function.max_cluster {
+            let _ = write!(self.out, " .maxclusterrank {blocks}");
         }
         if let Some(blocks) = function.min_blocks {
             let _ = write!(self.out, " .minnctapersm {blocks}");

@@ -566,7 +566,7 @@ macro_rules! for_each_function {
                     kernel_params: opaque(*mut *mut c_void), extra: opaque(*mut *mut c_void));
             /// Launches a kernel with launch attributes.
             post 114 since 11060 twin "_ptsz" 11060 capture node
-                partial "events of attributes are recorded once the kernel is done; nodes that the device updates, and clusters on the software GPU, are refused" =>
+                partial "events of attributes are recorded once the kernel is done; nodes that the device updates are refused" =>
                 fn cuLaunchKernelEx(
                     config: struct_in(CUlaunchConfig), function: val(CUfunction),
                     kernel_params: opaque(*mut *mut c_void), extra: opaque(*mut *mut c_void));
@@ -628,8 +628,7 @@ macro_rules! for_each_function {
                     dynamic_bytes: out(usize), function: val(CUfunction), num_blocks: val(i32),
                     block_size: val(i32));
             /// Clusters of a launch that fit on the device at once.
-            local 126 since 11070 capture allowed
-                partial "clusters of more than one block are refused" =>
+            local 126 since 11070 capture allowed =>
                 fn cuOccupancyMaxActiveClusters(
                     num_clusters: out(i32), function: val(CUfunction),
                     config: struct_in(CUlaunchConfig));

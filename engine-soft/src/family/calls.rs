@@ -171,6 +171,7 @@ impl Family {
             block: block.map(|n| n as u32),
             shared: shared as u32,
             cooperative: false,
+            cluster: None,
             priority: self.root.get().map_or(0, |root| root.priority),
         })
     }

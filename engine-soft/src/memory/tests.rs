@@ -109,7 +109,7 @@ fn whoever_moves_bytes_meanwhile_has_done_when_memory_is_taken_back() {
                 scope.spawn(move || {
                     let mut piece = Piece {
                         fresh: part,
-                        block: None,
+                        cluster: None,
                     };
                     while fill.run(&mut piece, &mut SliceClock::start(Duration::ZERO), 0)
                         == Progress::Yielded

@@ -375,10 +375,13 @@ pub fn attributes_are_never_dropped(engine: &dyn Engine) {
         assert_eq!(launch(&mut guest, &both).0, not_supported, "{both:?}");
     }
     let clusters = CUdevice_attribute::CLUSTER_LAUNCH.0;
-    if engine.devices()[0].attribute(clusters) == Some(0) {
-        let cluster = one(Id::CLUSTER_DIMENSION.0, [2, 1, 1]);
-        assert_eq!(launch(&mut guest, &[cluster]).0, not_supported);
-    }
+    // The grid is of one block.
+    let cluster = one(Id::CLUSTER_DIMENSION.0, [2, 1, 1]);
+    let refused = match engine.devices()[0].attribute(clusters) {
+        Some(0) => CUresult::ERROR_NOT_SUPPORTED,
+        _ => CUresult::ERROR_INVALID_CLUSTER_SIZE,
+    };
+    assert_eq!(launch(&mut guest, &[cluster]).0, Err(refused));
     assert_eq!(guest.word(device), launches);
 }
 

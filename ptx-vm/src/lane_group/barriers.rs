@@ -4,7 +4,7 @@
 //! Must not know what an operation does.
 
 use super::{LaneGroup, PathState};
-use crate::machine::{Arrival, ReduceOp};
+use crate::machine::{Arrival, CLUSTER_BARRIER, ReduceOp};
 use crate::mask::{Mask, WORDS};
 use crate::regs::Frame;
 
@@ -41,9 +41,10 @@ impl LaneGroup {
                 continue;
             }
             let mut stuck = Mask::default();
-            for warp in 0..WORDS * 2 {
-                if ready.warp(warp) == 0 {
-                    stuck.set_warp(warp, path.mask.warp(warp));
+            for first in (0..WORDS * 2).step_by(path.waits_for) {
+                let together = first..first + path.waits_for;
+                if together.clone().all(|warp| ready.warp(warp) == 0) {
+                    together.for_each(|warp| stuck.set_warp(warp, path.mask.warp(warp)));
                 }
             }
             if !stuck.is_empty() {
@@ -76,6 +77,12 @@ impl LaneGroup {
             count = count.max(*wanted);
         }
         (lanes, count)
+    }
+
+    /// Whether lanes of a path have arrived at the cluster's barrier in a phase that is not over.
+    pub(super) fn has_arrived(&self, path: usize) -> bool {
+        let arrived = self.arrived.get(&CLUSTER_BARRIER);
+        arrived.is_some_and(|(lanes, _)| !lanes.and(self.paths[path].mask).is_empty())
     }
 
     /// The barriers that somebody waits at, as bits.

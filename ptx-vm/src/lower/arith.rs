@@ -10,7 +10,7 @@ use crate::ir::{InstKind, Reg};
 use crate::isa::Isa;
 use crate::ops::simple::{Simple, Words};
 use crate::ops::special;
-use crate::ops::{cold, compare, logic, parts, table};
+use crate::ops::{cold, compare, logic, parts, table, video};
 use crate::ops::{convert, fp8, half};
 use crate::segment::Tag;
 use crate::spaces::{LOCAL_BASE, PARAM_BASE, SHARED_BASE};
@@ -42,15 +42,21 @@ impl<'a> Body<'a> {
             "cp" => self.copy(at, &words),
             "mbarrier" => self.mbarrier(at, &words),
             "ldmatrix" | "stmatrix" => self.move_matrices(at, &words),
+            "movmatrix" => self.turn_matrix(at, &words),
             "wmma" => self.wmma(at),
             "mma" => self.multiply(at),
+            "wgmma" => self.warpgroup(at),
             "add" | "sub" | "fma"
                 if matches!(types.as_slice(), [Type::F32, Type::F16 | Type::Bf16]) =>
             {
                 self.mixed_floats(at, &words)
             }
+            "fma" if flags.contains(&"oob") => self.fma_oob(at, &words),
             "min" | "max" if at.operands.len() == 4 => self.of_three(at, &words),
+            "mov" if Self::is_whole(&words) => self.move_whole(at, &words),
             "mov" => self.mov(at, &words),
+            "tensormap" => self.tensor_map(at, &words),
+            "alloca" | "stacksave" | "stackrestore" => self.stack(at, &words),
             "mapa" | "getctarank" => self.of_cluster(at, &words),
             "setp" => self.setp(at, &words),
             "set" => self.set(at, &words),
@@ -270,8 +276,13 @@ impl<'a> Body<'a> {
     /// A video instruction on the parts of words.
     fn video(&mut self, at: &'a Instruction<'a>, words: &Words<'_>) -> Lowered {
         let simple = table::find(words).ok_or_else(|| self.unbuilt())?;
-        let [d, a, b, c] = self.operands(at)?;
-        let sources = vec![self.read(a, 4)?, self.read(b, 4)?, self.read(c, 4)?];
+        let (d, a, b, c) = match at.operands.as_slice() {
+            [d, a, b, c] => (d, a, b, self.read(c, 4)?),
+            // A second operation would be with the last one.
+            [d, a, b] if !video::takes_three(words) => (d, a, b, self.constant(0, 4)),
+            _ => return Err(self.fail("a wrong number of operands")),
+        };
+        let sources = vec![self.read(a, 4)?, self.read(b, 4)?, c];
         let dest = self.dest(d, 4)?;
         self.simple(&simple, dest, sources);
         self.finish(d, dest, false)
@@ -283,25 +294,18 @@ impl<'a> Body<'a> {
         {
             let pair = convert::pair(*to, words).ok_or_else(|| self.unbuilt())?;
             let (a, b) = (self.read(a, 4)?, self.read(b, 4)?);
-            let dest = self.dest(d, 4)?;
-            self.simple(&pair, dest, vec![a, b]);
-            return Ok(());
-        }
-        if let Some((convert, count)) = fp8::find(words) {
-            let Some((d, sources)) = at
-                .operands
-                .split_first()
-                .filter(|(_, all)| all.len() == count)
-            else {
-                return Err(self.fail("a wrong number of operands"));
-            };
-            let mut values = Vec::new();
-            for (source, &width) in sources.iter().zip(&convert.widths[1..]) {
-                values.push(self.read(source, width)?);
+            let mut value = self.compute(&pair, vec![a, b]);
+            if let Some(bounded) = half::bounded(words, *to) {
+                value = self.compute(&bounded, vec![value]);
             }
-            let dest = self.dest(d, convert.widths[0])?;
-            self.simple(&convert, dest, values);
-            return self.finish(d, dest, false);
+            return self.write32(d, value);
+        }
+        if words.has("pack") {
+            let found = convert::pack(words).ok_or_else(|| self.unbuilt())?;
+            return self.converted(at, found);
+        }
+        if let Some(found) = fp8::find(words) {
+            return self.converted(at, found);
         }
         if words.has("tf32") {
             let round = convert::tf32(words).ok_or_else(|| self.unbuilt())?;
@@ -310,8 +314,8 @@ impl<'a> Body<'a> {
             let value = self.compute(&round, vec![source]);
             return self.write32(d, value);
         }
-        let [d, s] = self.operands(at)?;
         let chain = convert::find(words).ok_or_else(|| self.unbuilt())?;
+        let [d, s] = self.operands(at)?;
         let (Some((last, first)), &[to, _]) = (chain.split_last(), words.types) else {
             return Err(self.unbuilt());
         };
@@ -325,11 +329,29 @@ impl<'a> Body<'a> {
         self.finish(d, dest, matches!(to, Type::S8 | Type::S16 | Type::S32))
     }
 
+    /// A conversion of so many operands.
+    fn converted(&mut self, at: &'a Instruction<'a>, (convert, count): (Simple, usize)) -> Lowered {
+        let Some((d, sources)) = at
+            .operands
+            .split_first()
+            .filter(|(_, all)| all.len() == count)
+        else {
+            return Err(self.fail("a wrong number of operands"));
+        };
+        let mut values = Vec::new();
+        for (source, &width) in sources.iter().zip(&convert.widths[1..]) {
+            values.push(self.read(source, width)?);
+        }
+        let dest = self.dest(d, convert.widths[0])?;
+        self.simple(&convert, dest, values);
+        self.finish(d, dest, false)
+    }
+
     /// The generic address where a space's window begins; `None` for those that are generic themselves.
     fn window(&self, words: &Words<'_>) -> Lowered<Option<u64>> {
         let base = words.flags.iter().find_map(|flag| match *flag {
             "global" | "const" => Some(None),
-            "shared" | "shared::cta" => Some(Some(SHARED_BASE)),
+            "shared" | "shared::cta" | "shared::cluster" => Some(Some(SHARED_BASE)),
             "local" => Some(Some(LOCAL_BASE)),
             "param" | "param::entry" if self.tree.entry => Some(Some(PARAM_BASE)),
             "param" | "param::func" => Some(Some(LOCAL_BASE)),
@@ -381,6 +403,12 @@ impl<'a> Body<'a> {
             self.func.asks_constants = true;
             self.emit(constants, vec![dest], vec![source]);
             return Ok(());
+        }
+        if ["shared", "shared::cta", "shared::cluster"]
+            .iter()
+            .any(|word| words.has(word))
+        {
+            return self.is_shared(source, dest, words.has("shared::cluster"));
         }
         if let Some(base) = self.window(words)? {
             let base = self.constant(base, 8);

@@ -42,9 +42,15 @@ pub(super) struct Body<'a> {
     return_places: Vec<u32>,
     /// Where calls of the device runtime have their arguments in the local frame.
     pub(super) argument_place: Option<u32>,
+    /// Where memory is taken while the function runs, and the register that says how much is.
+    pub(super) stack: Option<(u32, Reg)>,
+    /// Registers of ours that keep their values where a guard does not hold, as the source's do.
+    kept: Vec<Reg>,
     /// The carry flag.
     carry: Option<Reg>,
     guard: Option<(Reg, bool)>,
+    /// The upper halves of the registers of 128 bits.
+    pub(super) wide: HashMap<u32, Reg>,
     /// Registers of the source come before those of ours.
     pub(super) named: usize,
     line: u32,
@@ -86,8 +92,11 @@ pub(super) fn lower(
         param_places: Vec::new(),
         return_places: Vec::new(),
         argument_place: None,
+        stack: None,
+        kept: Vec::new(),
         carry: None,
         guard: None,
+        wide: HashMap::new(),
         named: tree.registers.len(),
         line: tree.line,
         at: &nothing,
@@ -98,10 +107,16 @@ pub(super) fn lower(
         return Ok(None);
     }
     for ty in &tree.registers {
-        let wide = "128-bit registers are not built";
-        let width = width_of(*ty).ok_or_else(|| LoadError::new(tree.line, tree.name, wide))?;
-        body.func.regs.push(width);
+        // Those of 128 bits have their upper halves behind all others.
+        body.func.regs.push(width_of(*ty).unwrap_or(8));
     }
+    for (register, ty) in (0..).zip(&tree.registers) {
+        if width_of(*ty).is_none() {
+            let high = body.temp(8);
+            body.wide.insert(register, high);
+        }
+    }
+    body.named = body.func.regs.len();
     body.place_variables()?;
     body.new_block();
     body.new_block();
@@ -299,7 +314,7 @@ impl<'a> Body<'a> {
 
     /// The error for what is not built.
     pub(super) fn unbuilt(&self) -> LoadError {
-        self.fail("not supported by the software GPU")
+        self.fail("not supported by the software GPU (docs/instructions.md says what is)")
     }
 
     /// A new register of `width` bytes.
@@ -319,7 +334,7 @@ impl<'a> Body<'a> {
         );
         let named = d
             .iter()
-            .any(|&reg| (reg as usize) < self.named || Some(reg) == self.carry);
+            .any(|&reg| (reg as usize) < self.named || self.kept.contains(&reg));
         let guard = if effects || named { self.guard } else { None };
         let inst = Inst {
             kind,

@@ -1,7 +1,7 @@
-//! Copies of many bytes and of boxes of tensors, made by one thread: `cp.async.bulk`, `cp.async.bulk.tensor`,
-//! `cp.reduce.async.bulk`. A cluster is one block here, so that its shared memory is the block's.
+//! Copies of many bytes, made by one thread: `cp.async.bulk`, `cp.reduce.async.bulk`. Those of tensors are
+//! `lower::tensor`'s.
 //!
-//! Called by `lower::copies`. Must not know how a box lies in memory: `ops::bulk` and `tensor_map` do.
+//! Called by `lower::copies`. Must not know whose shared memory a place is in: `ops::bulk` finds that out.
 
 use ptx::ast::{Instruction, Operand, Space};
 
@@ -9,13 +9,10 @@ use super::body::{Body, Lowered};
 use super::memory::is_hint;
 use crate::ir::{InstKind, Reg};
 use crate::machine::OpFn;
+use crate::ops::logic;
 use crate::ops::simple::Words;
 use crate::ops::{atomic, bulk};
-use crate::ops::{logic, parts};
 use crate::spaces::SHARED_BASE;
-
-/// The most dimensions of a tensor.
-const MOST_RANK: usize = 5;
 
 /// The state space that a word names.
 fn space(word: &str) -> Option<Space> {
@@ -35,7 +32,7 @@ impl<'a> Body<'a> {
         flags: &[&str],
     ) -> Lowered {
         match flags {
-            ["commit_group" | "wait_group", ..] | ["prefetch", ..] => Ok(()),
+            ["commit_group" | "wait_group" | "prefetch", ..] => Ok(()),
             ["tensor", rank, rest @ ..] => self.copy_tensor(at, words, rank, rest),
             [to, from, rest @ ..] => {
                 let (Some(to), Some(from)) = (space(to), space(from)) else {
@@ -54,6 +51,9 @@ impl<'a> Body<'a> {
         words: &Words<'_>,
         flags: &[&str],
     ) -> Lowered {
+        if let ["tensor", rank, rest @ ..] = flags {
+            return self.copy_tensor(at, words, rank, rest);
+        }
         let ([to, from, rest @ .., name], &[ty]) = (flags, words.types) else {
             return Err(self.unbuilt());
         };
@@ -89,15 +89,13 @@ impl<'a> Body<'a> {
         if !rest.iter().all(known)
             || tells == (to_space == Space::Global)
             || from_space == to_space && to_space == Space::Global
+            || rest.contains(&"multicast::cluster") && from_space != Space::Global
         {
             return Err(self.unbuilt());
         }
         let operands = self.without_policy(at, words)?;
-        // Which blocks of the cluster get it: this one is all of them.
-        let operands = match operands.split_last() {
-            Some((_, operands)) if rest.contains(&"multicast::cluster") => operands,
-            _ => operands,
-        };
+        let (operands, ranks) =
+            self.without_ranks(operands, rest.contains(&"multicast::cluster"))?;
         let (to, from, bytes, barrier) = match operands {
             [to, from, bytes, barrier] if tells => (to, from, bytes, Some(barrier)),
             [to, from, bytes] if !tells => (to, from, bytes, None),
@@ -110,101 +108,34 @@ impl<'a> Body<'a> {
             Some(barrier) => self.generic(barrier, Space::Shared)?,
             None => self.constant(0, 8),
         };
+        let mut sources = vec![to, from, bytes, barrier];
+        sources.extend(ranks);
+        let imm = u64::from(ranks.is_some());
         let after = self.enter_guarded();
-        self.emit(
-            InstKind::System { run, imm: 0 },
-            Vec::new(),
-            vec![to, from, bytes, barrier],
-        );
+        self.emit(InstKind::System { run, imm }, Vec::new(), sources);
         self.leave_guarded(after);
         Ok(())
     }
 
-    fn copy_tensor(
+    /// The operands without the ranks of the blocks that get a multicast, and those.
+    pub(super) fn without_ranks(
         &mut self,
-        at: &'a Instruction<'a>,
-        words: &Words<'_>,
-        rank: &str,
-        rest: &[&str],
-    ) -> Lowered {
-        let rank = match rank {
-            "1d" => 1,
-            "2d" => 2,
-            "3d" => 3,
-            "4d" => 4,
-            "5d" => 5,
-            _ => return Err(self.unbuilt()),
-        };
-        let operands = self.without_policy(at, words)?;
-        let flags: Vec<&str> = rest
-            .iter()
-            .copied()
-            .filter(|word| *word != "tile" && !is_hint(word))
-            .collect();
-        let (run, map, tile, barrier): (OpFn, _, _, _) = match (flags.as_slice(), operands) {
-            (
-                [
-                    "shared::cta" | "shared::cluster",
-                    "global",
-                    "mbarrier::complete_tx::bytes",
-                ],
-                [tile, map, barrier],
-            )
-            | (
-                [
-                    "shared::cluster",
-                    "global",
-                    "mbarrier::complete_tx::bytes",
-                    "multicast::cluster",
-                ],
-                [tile, map, barrier, _],
-            ) => (bulk::load_tensor, map, tile, Some(barrier)),
-            (["global", "shared::cta", "bulk_group"], [map, tile]) => {
-                (bulk::store_tensor, map, tile, None)
-            }
-            _ => return Err(self.unbuilt()),
-        };
-        let Operand::Indexed(inside) = map else {
-            return Err(self.fail("an operand without coordinates"));
-        };
-        let [map @ Operand::Address(_), Operand::Vector(coordinates)] = inside.as_slice() else {
-            return Err(self.unbuilt());
-        };
-        if coordinates.len() != rank {
-            return Err(self.fail("a wrong number of coordinates"));
+        operands: &'a [Operand<'a>],
+        multicast: bool,
+    ) -> Lowered<(&'a [Operand<'a>], Option<Reg>)> {
+        if !multicast {
+            return Ok((operands, None));
         }
-        let target = self.target(None, map)?;
-        let map = self.whole_address(&target, 0)?;
-        let mut places = [self.constant(0, 4); 2];
-        for (place, operand) in places.iter_mut().zip([Some(tile), barrier]) {
-            if let Some(operand) = operand {
-                let target = self.target(Some(Space::Shared), operand)?;
-                let address = self.whole_address(&target, 0)?;
-                let narrow = logic::resize(8, 4, false).ok_or_else(|| self.unbuilt())?;
-                *place = self.compute(&narrow, vec![address]);
-            }
-        }
-        let mut at = [self.constant(0, 4); MOST_RANK];
-        for (at, coordinate) in at.iter_mut().zip(coordinates) {
-            *at = self.read(coordinate, 4)?;
-        }
-        let pair = |body: &mut Self, low, high| body.compute(&parts::pack64(), vec![low, high]);
-        let places = pair(self, places[0], places[1]);
-        let (first, second) = (pair(self, at[0], at[1]), pair(self, at[2], at[3]));
-        let rank = self.constant(rank as u64, 4);
-        let last = pair(self, at[4], rank);
-        let after = self.enter_guarded();
-        self.emit(
-            InstKind::System { run, imm: 0 },
-            Vec::new(),
-            vec![places, map, first, second, last],
-        );
-        self.leave_guarded(after);
-        Ok(())
+        let Some((ranks, operands)) = operands.split_last() else {
+            return Err(self.fail("a wrong number of operands"));
+        };
+        let ranks = self.read(ranks, 2)?;
+        let widen = logic::resize(2, 4, false).ok_or_else(|| self.unbuilt())?;
+        Ok((operands, Some(self.compute(&widen, vec![ranks]))))
     }
 
     /// The generic address of what an operand names in a space.
-    fn generic(&mut self, operand: &Operand<'a>, space: Space) -> Lowered<Reg> {
+    pub(super) fn generic(&mut self, operand: &Operand<'a>, space: Space) -> Lowered<Reg> {
         let window = if space == Space::Shared {
             SHARED_BASE
         } else {

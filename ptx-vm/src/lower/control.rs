@@ -8,8 +8,7 @@ use ptx::ast::{Function, Instruction, Label, Operand, Parameter, Symbol, Targets
 use super::body::{Body, Lowered, width_of};
 use crate::device_runtime;
 use crate::ir::{Barrier, Callee, End, InstKind, Passed, Reg};
-use crate::machine::{CLUSTER_BARRIER, OpFn, ReduceOp};
-use crate::ops::logic;
+use crate::machine::{OpFn, ReduceOp};
 use crate::ops::simple::Words;
 use crate::ops::{system, warp};
 
@@ -210,63 +209,6 @@ impl<'a> Body<'a> {
         }
         self.leave_guarded(after);
         Ok(())
-    }
-
-    /// `barrier.cluster.arrive` and `.wait`. A cluster is one block, whose threads all do both, so that to
-    /// wait for each other in the second is enough.
-    fn cluster_barrier(&mut self, at: &'a Instruction<'a>, words: &Words<'_>) -> Lowered {
-        let known = |word: &&str| {
-            matches!(
-                *word,
-                "cluster" | "arrive" | "wait" | "release" | "acquire" | "relaxed" | "aligned"
-            )
-        };
-        let [] = self.operands(at)?;
-        if !words.flags.iter().all(known) || words.has("arrive") == words.has("wait") {
-            return Err(self.unbuilt());
-        }
-        self.fence();
-        if words.has("arrive") {
-            return Ok(());
-        }
-        let after = self.enter_guarded();
-        let next = self.new_block();
-        self.end(End::Barrier {
-            id: Barrier::Fixed(CLUSTER_BARRIER),
-            count: None,
-            arrive_only: false,
-            reduce: None,
-            next,
-        });
-        self.begin(next);
-        self.leave_guarded(after);
-        Ok(())
-    }
-
-    /// `mapa`: where a place of this block's shared memory is in another block of its cluster, which is this
-    /// one. `getctarank`: which block of the cluster a place is in.
-    pub(super) fn of_cluster(&mut self, at: &'a Instruction<'a>, words: &Words<'_>) -> Lowered {
-        let &[ty @ (Type::U32 | Type::U64)] = words.types else {
-            return Err(self.unbuilt());
-        };
-        if !words.only(&["shared::cluster"]) {
-            return Err(self.unbuilt());
-        }
-        let (d, place) = match at.operands.as_slice() {
-            [d, place, _rank] if words.opcode == "mapa" => (d, Some(place)),
-            [d, _place] if words.opcode == "getctarank" => (d, None),
-            _ => return Err(self.fail("a wrong number of operands")),
-        };
-        let Some(place) = place else {
-            let zero = self.constant(0, 4);
-            return self.write32(d, zero);
-        };
-        let width = ty.size() as u8;
-        let place = self.read(place, width)?;
-        let dest = self.dest(d, width)?;
-        let copy = logic::mov(width).ok_or_else(|| self.unbuilt())?;
-        self.simple(&copy, dest, vec![place]);
-        self.finish(d, dest, false)
     }
 
     fn call(&mut self, at: &'a Instruction<'a>) -> Lowered {

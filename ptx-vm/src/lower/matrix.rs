@@ -52,7 +52,11 @@ pub(super) fn are_multiplied(product: Product, sums: &str) -> bool {
         left == right || left.in_register() == right.in_register() && left.in_register() != 2;
     let sums_fit = match left {
         ElementKind::F16 | ElementKind::E4m3 | ElementKind::E5m2 => matches!(sums, "f32" | "f16"),
-        ElementKind::Bf16 | ElementKind::Tf32 => sums == "f32",
+        ElementKind::Bf16
+        | ElementKind::Tf32
+        | ElementKind::E3m2
+        | ElementKind::E2m3
+        | ElementKind::E2m1 => sums == "f32",
         _ => sums == "s32",
     };
     alike
@@ -109,6 +113,17 @@ impl<'a> Body<'a> {
         Ok(())
     }
 
+    /// `movmatrix.sync.aligned.m8n8.trans.b16`.
+    pub(super) fn turn_matrix(&mut self, at: &'a Instruction<'a>, words: &Words<'_>) -> Lowered {
+        if words.types != [Type::B16] || words.flags != ["sync", "aligned", "m8n8", "trans"] {
+            return Err(self.unbuilt());
+        }
+        let [d, source] = self.operands(at)?;
+        let (source, value) = (self.read(source, 4)?, self.temp(4));
+        self.exchange(matrix::turn, 0, vec![value], vec![source]);
+        self.write32(d, value)
+    }
+
     /// An address in shared memory, of 64 bits.
     fn in_shared(&mut self, operand: &Operand<'a>, named: bool) -> Lowered<Reg> {
         let target = self.target(named.then_some(Space::Shared), operand)?;
@@ -118,13 +133,17 @@ impl<'a> Body<'a> {
 
     /// `mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32` and its kin.
     pub(super) fn multiply(&mut self, at: &'a Instruction<'a>) -> Lowered {
+        if at.modifiers.contains(&"block_scale") {
+            return self.multiply_scaled(at);
+        }
         let mut shape = None;
         let (mut types, mut layouts) = (Vec::new(), Vec::new());
-        let (mut clamp, mut bits) = (false, None);
+        let (mut clamp, mut bits, mut sparse) = (false, None, false);
         // In the order in which they stand: of the result, of both matrices, of the sums.
         for word in &at.modifiers {
             match *word {
                 "sync" | "aligned" | "kind::f8f6f4" | "popc" => {}
+                "sp" | "sp::ordered_metadata" => sparse = true,
                 "row" | "col" => layouts.push(*word),
                 "satfinite" => clamp = true,
                 "xor" | "and" => bits = Some(*word == "xor"),
@@ -135,7 +154,9 @@ impl<'a> Body<'a> {
         let (Some(shape), &[to, left, right, from]) = (shape, types.as_slice()) else {
             return Err(self.unbuilt());
         };
-        if (shape.rows, shape.columns, shape.depth, left, right) == (1, 1, 4, "f16", "f16") {
+        if (shape.rows, shape.columns, shape.depth, left, right, sparse)
+            == (1, 1, 4, "f16", "f16", false)
+        {
             let are_sums = matches!((to, from), ("f32", "f32" | "f16") | ("f16", "f16"));
             let &[a, b] = layouts.as_slice() else {
                 return Err(self.unbuilt());
@@ -152,6 +173,12 @@ impl<'a> Body<'a> {
         }
         if layouts != ["row", "col"] {
             return Err(self.unbuilt());
+        }
+        if sparse {
+            return match bits {
+                None => self.multiply_sparse(at, shape, &types, clamp),
+                Some(_) => Err(self.unbuilt()),
+            };
         }
         if to == "f64" {
             let fits = types.iter().all(|ty| *ty == "f64")

@@ -93,7 +93,7 @@ impl<'a> Body<'a> {
             let named = match *word {
                 "global" => Space::Global,
                 "const" => Space::Const,
-                "shared" | "shared::cta" => Space::Shared,
+                "shared" | "shared::cta" | "shared::cluster" => Space::Shared,
                 "local" => Space::Local,
                 "param" | "param::entry" | "param::func" => Space::Param,
                 word if is_hint(word) || known.contains(&word) => continue,
@@ -264,6 +264,14 @@ impl<'a> Body<'a> {
             return Err(self.fail("a wrong number of operands"));
         };
         let space = self.space(words, &["v2", "v4", "v8"])?;
+        if Self::is_whole(words) && !words.has("v2") && !words.has("v4") && !words.has("v8") {
+            let target = self.target(space, address)?;
+            self.load_whole(d, &target)?;
+            if words.has("acquire") {
+                self.fence();
+            }
+            return Ok(());
+        }
         let (ty, count) = self.shape(words)?;
         let mut target = self.target(space, address)?;
         let signed = matches!(ty, Type::S8 | Type::S16 | Type::S32);
@@ -335,11 +343,15 @@ impl<'a> Body<'a> {
             return Err(self.fail("a wrong number of operands"));
         };
         let space = self.space(words, &["v2", "v4", "v8"])?;
-        let (ty, count) = self.shape(words)?;
-        let target = self.target(space, address)?;
         if words.has("release") {
             self.fence();
         }
+        if Self::is_whole(words) && !words.has("v2") && !words.has("v4") && !words.has("v8") {
+            let target = self.target(space, address)?;
+            return self.store_whole(&target, value);
+        }
+        let (ty, count) = self.shape(words)?;
+        let target = self.target(space, address)?;
         let whole = is_whole(words, count, ty.size());
         const ORDERED: [&str; 4] = ["volatile", "relaxed", "release", "mmio"];
         let ordered = ORDERED.iter().any(|word| words.has(word));
@@ -418,7 +430,6 @@ impl<'a> Body<'a> {
         const VECTORS: [&str; 3] = ["v2", "v4", "v8"];
         let known: Vec<&str> = NAMES.iter().chain(&VECTORS).copied().collect();
         let space = self.space(words, &known)?;
-        let (ty, length) = self.shape(words)?;
         let named: Vec<&str> = words
             .flags
             .iter()
@@ -428,6 +439,16 @@ impl<'a> Body<'a> {
         let &[name] = named.as_slice() else {
             return Err(self.unbuilt());
         };
+        if Self::is_whole(words) && !VECTORS.iter().any(|vector| words.has(vector)) {
+            return match (words.opcode, self.without_policy(at, words)?) {
+                ("atom", [d, address, values @ ..]) => {
+                    let target = self.target(space, address)?;
+                    self.exchange_whole(name, &target, Some(d), values)
+                }
+                _ => Err(self.unbuilt()),
+            };
+        }
+        let (ty, length) = self.shape(words)?;
         let found = atomic::find(name, ty).ok_or_else(|| self.unbuilt())?;
         let (run, count) = (found.run, found.operands);
         let (d, address, values) = match (words.opcode, self.without_policy(at, words)?) {
@@ -439,6 +460,11 @@ impl<'a> Body<'a> {
             return Err(self.fail("a wrong number of operands"));
         }
         let target = self.target(space, address)?;
+        let is_global = target.place == StateSpace::Global;
+        let run = match (name, ty) {
+            ("add", Type::F32) if is_global => atomic::add_flushed(),
+            _ => run,
+        };
         if target.place == StateSpace::Param {
             return Err(self.unbuilt());
         }

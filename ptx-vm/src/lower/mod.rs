@@ -9,6 +9,7 @@
 mod arith;
 mod body;
 mod bulk;
+mod cluster;
 mod compare;
 mod control;
 mod copies;
@@ -17,7 +18,13 @@ mod matrix;
 mod mbarrier;
 mod memory;
 mod newer;
+mod scaled;
+mod sparse;
+mod stack;
+mod tensor;
 mod texture;
+mod warpgroup;
+mod wide;
 mod wmma;
 
 use std::cell::OnceCell;

@@ -10,7 +10,7 @@ use super::body::{Body, Lowered};
 use crate::ir::Reg;
 use crate::ops::convert;
 use crate::ops::simple::{Simple, Words};
-use crate::ops::{cold, logic, parts, table};
+use crate::ops::{cold, half, logic, parts, table};
 
 impl<'a> Body<'a> {
     /// The operation of `words` on one type, on registers.
@@ -156,6 +156,27 @@ impl<'a> Body<'a> {
         };
         let value = self.float32(&words, values)?;
         self.write32(d, value)
+    }
+
+    /// `fma.oob`: that of 16-bit floats, but 0 where a factor is beyond a tensor.
+    pub(super) fn fma_oob(&mut self, at: &'a Instruction<'a>, words: &Words<'_>) -> Lowered {
+        let &[ty @ (Type::F16 | Type::F16x2 | Type::Bf16 | Type::Bf16x2)] = words.types else {
+            return Err(self.unbuilt());
+        };
+        if !words.only(&["rn", "oob", "relu"]) {
+            return Err(self.unbuilt());
+        }
+        let [d, sources @ ..] = self.operands::<4>(at)?;
+        let width = ty.size() as u8;
+        let mut values = Vec::new();
+        for source in sources {
+            values.push(self.read_typed(source, width, true, &[ty])?);
+        }
+        let (a, b) = (values[0], values[1]);
+        let value = self.apply(words, values)?;
+        let dest = self.dest(d, width)?;
+        self.simple(&half::without_oob(ty), dest, vec![value, a, b]);
+        self.finish(d, dest, false)
     }
 
     /// `min` and `max` of three: the first two, then the third.

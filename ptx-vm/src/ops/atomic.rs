@@ -3,7 +3,7 @@
 //! Chosen by `lower::memory`; `ops::mbarrier` and `ops::bulk` make theirs by it too. Knows addresses that were
 //! tested, and no path.
 
-use crate::access::Cell;
+use crate::access::{Cell, WHOLE, update_whole};
 use crate::machine::{Flow, Machine, Op, OpFn};
 use crate::regs::Lane;
 use crate::spaces::{StateSpace, unpack};
@@ -59,6 +59,55 @@ pub(super) unsafe fn run<A: Atomic>(cx: &mut Machine<'_>, op: &Op) -> Flow {
     Flow::Next
 }
 
+/// Sources 1 and 2, and 3 and 4, as 128 bits.
+fn whole(cx: &Machine<'_>, op: &Op, first: usize, lane: usize) -> u128 {
+    let half = |source: usize| {
+        let lane = if op.varies(source) { lane } else { 0 };
+        u128::from(cx.frame.wide(op.s[source] as usize, lane, 8))
+    };
+    half(first) | half(first + 1) << 64
+}
+
+/// For each running lane: a function of 16 bytes at the place at source 0, whose old value goes to destinations 0 and 1.
+fn run_whole(
+    cx: &mut Machine<'_>,
+    op: &Op,
+    f: impl Fn(&Machine<'_>, usize, u128) -> Option<u128>,
+) -> Flow {
+    let access = unpack(op.imm);
+    let tested = match cx.addresses(op, access, WHOLE, true) {
+        Ok(tested) => tested,
+        Err(flow) => return flow,
+    };
+    for lane in cx.mask.lanes() {
+        let host = cx.tested(tested, lane, WHOLE);
+        // SAFETY: `addresses` tested it for this lane, its alignment too; who chose the operation has looked whether the
+        // processor can do it.
+        let old = unsafe { update_whole(host, |old| f(cx, lane, old)) };
+        cx.set_if(op, 0, lane, 8, old as u64);
+        cx.set_if(op, 1, lane, 8, (old >> 64) as u64);
+    }
+    Flow::Next
+}
+
+/// `atom.exch.b128`: sources: the address, and two of 64 bits.
+///
+/// # Safety
+/// The processor has `cmpxchg16b`.
+pub(crate) unsafe fn exchange_whole(cx: &mut Machine<'_>, op: &Op) -> Flow {
+    run_whole(cx, op, |cx, lane, _| Some(whole(cx, op, 1, lane)))
+}
+
+/// `atom.cas.b128`: sources: the address, two of 64 bits that are compared with, and two that replace.
+///
+/// # Safety
+/// The processor has `cmpxchg16b`.
+pub(crate) unsafe fn compare_whole(cx: &mut Machine<'_>, op: &Op) -> Flow {
+    run_whole(cx, op, |cx, lane, old| {
+        (old == whole(cx, op, 1, lane)).then(|| whole(cx, op, 3, lane))
+    })
+}
+
 macro_rules! atomic {
     ($t:ty; |$old:ident, $b:ident, $c:ident| $e:expr) => {{
         struct Operation;
@@ -73,6 +122,7 @@ macro_rules! atomic {
         AtomicOperation {
             run: run::<Operation>,
             bulk: super::bulk::reduce::<Operation>,
+            combine: super::bulk::combine::<Operation>,
             operands: 1,
         }
     }};
@@ -85,12 +135,23 @@ macro_rules! float_add {
     };
 }
 
+/// The sum of `f32` in global memory, where subnormal operands and results are zeroes.
+pub(crate) fn add_flushed() -> OpFn {
+    atomic!(u32; |old, b, _c| {
+        let flush = |bits: u32| super::float::flush(f32::from_bits(bits));
+        super::float::flush(flush(old) + flush(b)).to_bits()
+    })
+    .run
+}
+
 /// An atomic operation.
 pub(crate) struct AtomicOperation {
     /// On a place of each lane.
     pub(crate) run: OpFn,
     /// On many places, with as many elements elsewhere in memory.
     pub(crate) bulk: OpFn,
+    /// On so many bytes at one host address, with those at another.
+    pub(crate) combine: unsafe fn(u64, u64, u64),
     /// How many operands it takes after the address.
     pub(crate) operands: usize,
 }

@@ -33,7 +33,9 @@ pub(crate) fn find(words: &Words<'_>) -> Option<Vec<Simple>> {
         "relu",
         "satfinite",
     ];
-    if !words.only(&allowed) || words.has("rna") || words.has("relu") || words.has("satfinite") {
+    let to_half = matches!(to, Type::F16 | Type::Bf16);
+    let bounds = words.has("relu") || words.has("satfinite");
+    if !words.only(&allowed) || words.has("rna") || bounds && !(to_half && from == Type::F32) {
         return None;
     }
     let mut chain = match (is_float(from), is_float(to)) {
@@ -45,7 +47,9 @@ pub(crate) fn find(words: &Words<'_>) -> Option<Vec<Simple>> {
     if is_float(to) && words.has("ftz") && to == Type::F32 {
         chain.push(parts::flushed());
     }
-    if is_float(to) && words.has("sat") {
+    if to_half {
+        chain.extend(half::bounded(words, to));
+    } else if is_float(to) && words.has("sat") {
         match to {
             Type::F32 => chain.push(parts::saturated(false)),
             Type::F64 => chain.push(parts::saturated(true)),
@@ -400,7 +404,7 @@ pub(crate) fn pair(to: Type, words: &Words<'_>) -> Option<Simple> {
     fn f(a: u64, b: u64, c: u64, imm: u64) -> u64 {
         narrow_to_half(a, 0, c, imm) << 16 | narrow_to_half(b, 0, c, imm)
     }
-    if !words.only(&["rn", "rz"]) {
+    if !words.only(&["rn", "rz", "relu", "satfinite"]) {
         return None;
     }
     let rounding = if words.has("rz") { 1u64 } else { 0 };
@@ -495,4 +499,32 @@ fn narrow_to_half(a: u64, _: u64, _: u64, imm: u64) -> u64 {
         near
     };
     bits.into()
+}
+
+/// `cvt.pack`: two clamped integers beside each other, before what there is in the third operand. The bits of the result's
+/// parts, and how many operands it takes.
+pub(crate) fn pack(words: &Words<'_>) -> Option<(Simple, usize)> {
+    let (bits, signed, count) = match (words.flags, words.types) {
+        (["pack", "sat"], [Type::U16, Type::S32]) => (16, false, 2),
+        (["pack", "sat"], [Type::S16, Type::S32]) => (16, true, 2),
+        (["pack", "sat"], [Type::U8, Type::S32, Type::B32]) => (8, false, 3),
+        (["pack", "sat"], [Type::S8, Type::S32, Type::B32]) => (8, true, 3),
+        (["pack", "sat", "u4"], [Type::S32, Type::B32]) => (4, false, 3),
+        (["pack", "sat", "s4"], [Type::S32, Type::B32]) => (4, true, 3),
+        (["pack", "sat", "u2"], [Type::S32, Type::B32]) => (2, false, 3),
+        (["pack", "sat", "s2"], [Type::S32, Type::B32]) => (2, true, 3),
+        _ => return None,
+    };
+    let widths = [4, 4, 4, if count == 3 { 4 } else { 0 }];
+    let imm = bits | u64::from(signed) << 8;
+    Some((Simple::cold(pack_clamped, widths, imm), count))
+}
+
+fn pack_clamped(a: u64, b: u64, c: u64, imm: u64) -> u64 {
+    let bits = (imm & 0xff) as u32;
+    let part = |value: u64| {
+        clamp(i128::from(value as u32 as i32), bits, imm >> 8 != 0) & ((1 << bits) - 1)
+    };
+    let kept = if bits == 16 { 0 } else { c << (2 * bits) };
+    (kept | part(a) << bits | part(b)) & 0xffff_ffff
 }

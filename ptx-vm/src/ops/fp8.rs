@@ -28,6 +28,19 @@ pub(crate) fn decode(byte: u8, e5m2: bool) -> f32 {
     if byte >> 7 != 0 { -amount } else { amount }
 }
 
+/// The value of the lowest six bits of a byte: a sign, so many bits of an exponent, and a fraction, without infinity or NaN.
+pub(crate) fn decode_six(byte: u8, exponent_bits: u32) -> f32 {
+    let fraction_bits = 5 - exponent_bits;
+    let bias = (1 << (exponent_bits - 1)) - 1;
+    let exponent = i32::from(byte >> fraction_bits & ((1 << exponent_bits) - 1));
+    let fraction = f32::from(byte & ((1 << fraction_bits) - 1)) * (-(fraction_bits as f32)).exp2();
+    let amount = match exponent {
+        0 => fraction * ((1 - bias) as f32).exp2(),
+        _ => (1.0 + fraction) * ((exponent - bias) as f32).exp2(),
+    };
+    if byte >> 5 & 1 != 0 { -amount } else { amount }
+}
+
 /// The byte nearest to a value; what is beyond the largest becomes that.
 fn encode(value: f64, e5m2: bool) -> u8 {
     let (bits, bias, largest) = if e5m2 { (2, 15, 0x7b) } else { (3, 7, 0x7e) };
@@ -109,6 +122,27 @@ fn widen(a: u64, _: u64, _: u64, imm: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn small_floats_have_their_values() {
+        let all = |exponent_bits| -> Vec<f32> {
+            (0..32)
+                .map(|byte| decode_six(byte, exponent_bits))
+                .collect()
+        };
+        let (e2m3, e3m2) = (all(2), all(3));
+        assert_eq!(
+            e2m3[..10],
+            [0.0, 0.125, 0.25, 0.375, 0.5, 0.625, 0.75, 0.875, 1.0, 1.125]
+        );
+        assert_eq!((e2m3[31], e3m2[31]), (7.5, 28.0));
+        assert_eq!(e3m2[..6], [0.0, 0.0625, 0.125, 0.1875, 0.25, 0.3125]);
+        assert!(e2m3.is_sorted() && e3m2.is_sorted());
+        assert_eq!(decode_six(0x3f, 2), -7.5);
+        // Four bits in the middle of a byte, and two zeroes.
+        let e2m1: Vec<f32> = (0..8).map(|code| decode_six(code << 2, 2)).collect();
+        assert_eq!(e2m1, [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0]);
+    }
 
     #[test]
     fn every_byte_comes_back_and_the_nearest_is_taken() {

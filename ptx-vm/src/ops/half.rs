@@ -23,6 +23,13 @@ const SAT: u64 = 8;
 /// Bit of `imm`: negative results become 0.
 const RELU: u64 = 16;
 
+/// Bit of `imm`: the amounts are compared, and the result has the product of both signs.
+const XORSIGN: u64 = 64;
+/// Bit of `imm`: infinite results become the greatest.
+const FINITE: u64 = 32;
+/// What copies of tensors fill with where programs ask for a NaN.
+const OOB_NAN: u16 = 0x7fff;
+
 pub(crate) fn to_f32(bits: u16, imm: u64) -> f32 {
     if imm & BF16 != 0 {
         bf16::from_bits(bits).to_f32()
@@ -137,7 +144,22 @@ fn abs(a: u64, _: u64, _: u64, imm: u64) -> u64 {
 }
 
 fn choose(a: u64, b: u64, imm: u64, pick: impl Fn(f32, f32) -> f32) -> u64 {
-    lanes(a, b, 0, imm, |a, b, _| f64::from(pick(a as f32, b as f32)))
+    if imm & XORSIGN == 0 {
+        return lanes(a, b, 0, imm, |a, b, _| f64::from(pick(a as f32, b as f32)));
+    }
+    // Of the amounts, with the signs' product; a NaN has none.
+    let amounts = lanes(a, b, 0, imm, |a, b, _| {
+        f64::from(pick(a.abs() as f32, b.abs() as f32))
+    });
+    let infinite = if imm & BF16 != 0 { 0x7f80 } else { 0x7c00 };
+    let signs = bitwise(a, b, imm, |a, b| (a ^ b) & 0x8000);
+    bitwise(amounts, signs, imm, |amount, sign| {
+        if amount & 0x7fff > infinite {
+            amount
+        } else {
+            amount | sign
+        }
+    })
 }
 
 fn min(a: u64, b: u64, _: u64, imm: u64) -> u64 {
@@ -169,7 +191,8 @@ pub(crate) fn find(words: &Words<'_>, ty: Type) -> Option<Simple> {
     let imm = kind(ty)
         | if words.has("ftz") { FTZ } else { 0 }
         | if words.has("sat") { SAT } else { 0 }
-        | if words.has("relu") { RELU } else { 0 };
+        | if words.has("relu") { RELU } else { 0 }
+        | if words.has("xorsign") { XORSIGN } else { 0 };
     let nan = words.has("NaN");
     let (f, operands): (ColdFn, usize) = match words.opcode {
         "add" => (add, 2),
@@ -189,6 +212,68 @@ pub(crate) fn find(words: &Words<'_>, ty: Type) -> Option<Simple> {
     let width = ty.size() as u8;
     let used = |index: usize| if index < operands { width } else { 0 };
     Some(Simple::cold(f, [width, used(0), used(1), used(2)], imm))
+}
+
+/// The result of `fma.oob`: source 0 is that of `fma`, which becomes 0 where source 1 or 2 is the NaN that stands for
+/// what is beyond a tensor.
+pub(crate) fn without_oob(ty: Type) -> Simple {
+    fn one(value: u16, a: u16, b: u16) -> u16 {
+        if a == OOB_NAN || b == OOB_NAN {
+            0
+        } else {
+            value
+        }
+    }
+    fn f(value: u64, a: u64, b: u64, _: u64) -> u64 {
+        let part = |at: u32| {
+            u64::from(one(
+                (value >> at) as u16,
+                (a >> at) as u16,
+                (b >> at) as u16,
+            ))
+        };
+        part(0) | part(16) << 16
+    }
+    let width = ty.size() as u8;
+    Simple::cold(f, [width; 4], 0)
+}
+
+/// What a conversion to 16-bit floats does with results: clamps them to 0 to 1, makes negative ones 0, or makes
+/// infinite ones the greatest. `None` for words that do none of it.
+pub(crate) fn bounded(words: &Words<'_>, ty: Type) -> Option<Simple> {
+    fn one(bits: u16, imm: u64) -> u16 {
+        let (infinite, unit) = if imm & BF16 != 0 {
+            (0x7f80, 0x3f80)
+        } else {
+            (0x7c00, 0x3c00)
+        };
+        let amount = bits & 0x7fff;
+        let is_negative = bits >> 15 != 0;
+        match (amount > infinite, imm & SAT != 0) {
+            (true, true) => 0,
+            (true, false) => 0x7fff,
+            (false, true) if is_negative => 0,
+            (false, true) => amount.min(unit),
+            (false, false) if is_negative && imm & RELU != 0 => 0,
+            (false, false) if amount == infinite && imm & FINITE != 0 => bits - 1,
+            (false, false) => bits,
+        }
+    }
+    fn f(a: u64, _: u64, _: u64, imm: u64) -> u64 {
+        let part = |at: u32| u64::from(one((a >> at) as u16, imm)) << at;
+        if imm & PAIR != 0 {
+            part(0) | part(16)
+        } else {
+            part(0)
+        }
+    }
+    let flags = [("sat", SAT), ("relu", RELU), ("satfinite", FINITE)];
+    let asked = flags
+        .iter()
+        .filter(|(word, _)| words.has(word))
+        .fold(0, |all, (_, bit)| all | bit);
+    let width = ty.size() as u8;
+    (asked != 0).then(|| Simple::cold(f, [width, width, 0, 0], asked | kind(ty)))
 }
 
 /// The bits of `imm` that say which type it is.

@@ -111,6 +111,18 @@ pub(super) fn integer(words: &Words<'_>, ty: Type) -> Option<Simple> {
                 ((i64::from(sign24(a)) * i64::from(sign24(b))) >> 16) as u32
             }),
         }),
+        "mad24" if words.has("hi") => Some(match (signed, words.has("sat")) {
+            (false, false) => op!(u32, u32, u32 => u32; |a, b, c| {
+                (((u64::from(low24(a)) * u64::from(low24(b))) >> 16) as u32).wrapping_add(c)
+            }),
+            (true, false) => op!(u32, u32, u32 => u32; |a, b, c| {
+                (((i64::from(sign24(a)) * i64::from(sign24(b))) >> 16) as u32).wrapping_add(c)
+            }),
+            (true, true) => op!(u32, u32, i32 => i32; |a, b, c| {
+                (((i64::from(sign24(a)) * i64::from(sign24(b))) >> 16) as i32).saturating_add(c)
+            }),
+            (false, true) => return None,
+        }),
         "mad24" if !words.has("hi") => Some(if signed {
             op!(u32, u32, u32 => u32; |a, b, c| (sign24(a).wrapping_mul(sign24(b)) as u32).wrapping_add(c))
         } else {

@@ -97,6 +97,33 @@ pub(crate) unsafe fn load(cx: &mut Machine<'_>, op: &Op) -> Flow {
     Flow::Next
 }
 
+/// `movmatrix`: an 8 × 8 matrix of 16-bit elements, two of a row in each lane, turned.
+///
+/// # Safety
+/// None.
+pub(crate) unsafe fn turn(cx: &mut Machine<'_>, op: &Op) -> Flow {
+    if let Err(flow) = cx.members(op, Some(ALL)) {
+        return flow;
+    }
+    for (base, lanes) in cx.warps() {
+        let is_there = |lane: &usize| lanes >> lane & 1 != 0;
+        // Lanes that a partial warp does not have hold zeroes.
+        let words: [u32; LANES] = std::array::from_fn(|lane| match is_there(&lane) {
+            true => cx.operand(op, 0, base + lane),
+            false => 0,
+        });
+        for lane in (0..LANES).filter(is_there) {
+            let half = |upper: usize| {
+                let (row, column) = element(lane, upper, true);
+                words[4 * row + column / 2] >> (16 * (column % 2)) & 0xffff
+            };
+            let value = half(0) | half(1) << 16;
+            cx.set_if(op, 0, base + lane, 4, value.into());
+        }
+    }
+    Flow::Next
+}
+
 /// `stmatrix`: sources: the address as for [`load`], and as many values as matrices.
 ///
 /// # Safety
@@ -143,9 +170,15 @@ pub(crate) enum ElementKind {
     U4,
     /// Single bits.
     B1,
+    /// Six bits of a byte.
+    E3m2,
+    /// Six bits of a byte; of four bits in a byte the others are zeroes.
+    E2m3,
+    /// Four bits.
+    E2m1,
 }
 
-const ELEMENT_KINDS: [ElementKind; 10] = [
+const ELEMENT_KINDS: [ElementKind; 13] = [
     ElementKind::F16,
     ElementKind::Bf16,
     ElementKind::Tf32,
@@ -156,6 +189,9 @@ const ELEMENT_KINDS: [ElementKind; 10] = [
     ElementKind::S4,
     ElementKind::U4,
     ElementKind::B1,
+    ElementKind::E3m2,
+    ElementKind::E2m3,
+    ElementKind::E2m1,
 ];
 
 impl ElementKind {
@@ -172,6 +208,9 @@ impl ElementKind {
             "s4" => Self::S4,
             "u4" => Self::U4,
             "b1" => Self::B1,
+            "e3m2" => Self::E3m2,
+            // Where elements of several widths are multiplied, each has a byte.
+            "e2m3" | "e2m1" => Self::E2m3,
             _ => return None,
         })
     }
@@ -181,8 +220,8 @@ impl ElementKind {
         match self {
             Self::Tf32 => 1,
             Self::F16 | Self::Bf16 => 2,
-            Self::E4m3 | Self::E5m2 | Self::S8 | Self::U8 => 4,
-            Self::S4 | Self::U4 => 8,
+            Self::E4m3 | Self::E5m2 | Self::E3m2 | Self::E2m3 | Self::S8 | Self::U8 => 4,
+            Self::S4 | Self::U4 | Self::E2m1 => 8,
             Self::B1 => 32,
         }
     }
@@ -202,6 +241,9 @@ impl ElementKind {
             Self::Tf32 => f32::from_bits(register & !0x1fff).into(),
             Self::E4m3 => fp8::decode(byte, false).into(),
             Self::E5m2 => fp8::decode(byte, true).into(),
+            Self::E3m2 => fp8::decode_six(byte, 3).into(),
+            Self::E2m3 => fp8::decode_six(byte, 2).into(),
+            Self::E2m1 => fp8::decode_six((register >> (4 * index) << 2) as u8, 2).into(),
             Self::S8 => f64::from(byte as i8),
             Self::U8 => f64::from(byte),
             Self::S4 => f64::from(((register >> (4 * index) << 4) as i8) >> 4),

@@ -193,13 +193,18 @@ pub(crate) unsafe fn read_special(cx: &mut Machine<'_>, op: &Op) -> Flow {
         15 => cx.splat_wide(op, same(grid.dynamic_shared)),
         16 => cx.splat_wide(op, same(grid.dynamic_shared + grid.static_shared)),
         17 => cx.splat_wide(op, same(WARP)),
-        18 => cx.splat_wide(op, 0),
+        18 => cx.splat_wide(op, same(cx.block_index[axis] / grid.cluster[axis])),
+        19 => cx.splat_wide(op, same(grid.clusters()[axis])),
         20 if grid.cooperative => cx.splat_wide(op, GRID_BASE >> 32),
         21 if grid.cooperative => cx.splat_wide(op, GRID_BASE & 0xffff_ffff),
         20 | 21 => cx.splat_wide(op, 0),
         22 => cx.splat_wide(op, same(grid.reserved_shared())),
         23 | 24 => cx.splat_wide(op, same(grid.reserved_shared() + RESERVED_SHARED)),
-        _ => cx.splat_wide(op, 1),
+        25 => cx.splat_wide(op, same(cx.block_index[axis] % grid.cluster[axis])),
+        26 => cx.splat_wide(op, same(grid.cluster[axis])),
+        27 => cx.splat_wide(op, same(cx.cluster.rank)),
+        28 => cx.splat_wide(op, same(grid.cluster_blocks())),
+        _ => cx.splat_wide(op, u64::from(grid.has_clusters)),
     }
     debug_assert!(u64::from(cx.local_stride) <= WINDOW);
     Flow::Next

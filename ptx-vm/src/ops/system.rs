@@ -167,3 +167,18 @@ pub(crate) unsafe fn set_condition(cx: &mut Machine<'_>, op: &Op) -> Flow {
     }
     Flow::Next
 }
+
+/// How much a function has taken of its local memory, source 0, which is a stack that overflows if it is more than `imm`.
+///
+/// # Safety
+/// None.
+pub(crate) unsafe fn within_stack(cx: &mut Machine<'_>, op: &Op) -> Flow {
+    for lane in cx.mask.lanes() {
+        let taken = cx.argument(op, 0, lane, 8);
+        if taken > op.imm {
+            return cx.fault(FaultKind::StackOverflow, taken, lane);
+        }
+        cx.give(op, lane, 8, taken);
+    }
+    Flow::Next
+}

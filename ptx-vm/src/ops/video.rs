@@ -1,4 +1,4 @@
-//! Video instructions on the two or four parts of a word: `vadd4`, `vabsdiff2`, `vset4` and the like.
+//! Video instructions: on words (`vadd`, `vmad`), and on their two or four parts (`vadd4`, `vabsdiff2`, `vset4`).
 //!
 //! Found by way of `ops::table`. Must not know lanes: a word in, a word out.
 
@@ -17,8 +17,119 @@ const ADD: u64 = 1 << 13;
 /// Where the comparison's number stands.
 const COMPARISON: u32 = 16;
 
-/// The operation of a SIMD video instruction without mask and selectors; operands a, b, c.
+/// The operations on whole words.
+const SCALARS: [&str; 9] = [
+    "vadd", "vsub", "vabsdiff", "vmin", "vmax", "vset", "vshl", "vshr", "vmad",
+];
+/// What is done with the third operand: nothing, or one of these.
+const SECOND: [&str; 3] = ["add", "min", "max"];
+/// Where the number of that stands, and how far `vmad` shifts.
+const SECOND_AT: u32 = 24;
+const SHIFT_AT: u32 = 32;
+/// Bit of `imm`: shifts by 32 and more are by nothing.
+const WRAP: u64 = 1 << 28;
+
+/// Whether a video instruction has a third operand that it cannot do without.
+pub(crate) fn takes_three(words: &Words<'_>) -> bool {
+    words.opcode == "vmad"
+        || words.opcode.ends_with(['2', '4'])
+        || words.flags.iter().any(|word| SECOND.contains(word))
+}
+
+/// The operation of a video instruction on whole words, without selectors; operands a, b, c.
+fn scalar(words: &Words<'_>) -> Option<Simple> {
+    let number = SCALARS.iter().position(|known| *known == words.opcode)?;
+    let mut imm = number as u64;
+    let is_set = words.opcode == "vset";
+    let is_shift = matches!(words.opcode, "vshl" | "vshr");
+    let types = match words.types {
+        &[a, b] if is_set => [Type::U32, a, b],
+        types => <[Type; 3]>::try_from(types).ok().filter(|_| !is_set)?,
+    };
+    for (ty, bit) in types.iter().zip(SIGNED) {
+        match ty {
+            Type::S32 => imm |= bit,
+            Type::U32 => {}
+            _ => return None,
+        }
+    }
+    for flag in words.flags {
+        let second = SECOND.iter().position(|known| known == flag);
+        let comparison = COMPARISONS.iter().position(|known| known == flag);
+        imm |= match (*flag, second, comparison) {
+            (_, Some(second), _) if words.opcode != "vmad" => (second as u64 + 1) << SECOND_AT,
+            (_, _, Some(comparison)) if is_set => (comparison as u64) << COMPARISON,
+            ("sat", ..) if !is_set => SAT,
+            ("wrap", ..) if is_shift => WRAP,
+            ("clamp", ..) if is_shift => 0,
+            ("shr7", ..) if words.opcode == "vmad" => 7 << SHIFT_AT,
+            ("shr15", ..) if words.opcode == "vmad" => 15 << SHIFT_AT,
+            _ => return None,
+        };
+    }
+    Some(Simple::cold(run_scalar, [4, 4, 4, 4], imm))
+}
+
+fn run_scalar(a: u64, b: u64, c: u64, imm: u64) -> u64 {
+    let value = |word: u64, signed: bool| {
+        if signed {
+            i128::from(word as u32 as i32)
+        } else {
+            i128::from(word as u32)
+        }
+    };
+    let [to, left, right] = SIGNED.map(|bit| imm & bit != 0);
+    let (x, y) = (value(a, left), value(b, right));
+    let by = if imm & WRAP != 0 {
+        b & 31
+    } else {
+        (b & 0xffff_ffff).min(32)
+    };
+    // The product's range is that of what is multiplied.
+    let is_product = imm & 0xff == 8;
+    let signed = if is_product { left || right } else { to };
+    let result = match imm & 0xff {
+        0 => x + y,
+        1 => x - y,
+        2 => (x - y).abs(),
+        3 => x.min(y),
+        4 => x.max(y),
+        5 => i128::from(compared(imm, x, y)),
+        6 => x << by,
+        7 => x >> by,
+        _ => (x * y + value(c, signed)) >> (imm >> SHIFT_AT & 31),
+    };
+    let result = match (imm & SAT != 0, signed) {
+        (false, _) => result,
+        (true, true) => result.clamp(i32::MIN.into(), i32::MAX.into()),
+        (true, false) => result.clamp(0, u32::MAX.into()),
+    };
+    let result = value(result as u64, to);
+    let result = match imm >> SECOND_AT & 3 {
+        0 => result,
+        1 => result + value(c, to),
+        2 => result.min(value(c, to)),
+        _ => result.max(value(c, to)),
+    };
+    result as u64 & 0xffff_ffff
+}
+
+fn compared<T: PartialOrd>(imm: u64, a: T, b: T) -> bool {
+    match imm >> COMPARISON & 7 {
+        0 => a == b,
+        1 => a != b,
+        2 => a < b,
+        3 => a <= b,
+        4 => a > b,
+        _ => a >= b,
+    }
+}
+
+/// The operation of a video instruction without mask and selectors; operands a, b, c.
 pub(crate) fn find(words: &Words<'_>) -> Option<Simple> {
+    if let Some(simple) = scalar(words) {
+        return Some(simple);
+    }
     let (name, parts) = words.opcode.split_at_checked(words.opcode.len() - 1)?;
     let number = NAMES.iter().position(|known| *known == name)?;
     let mut imm = number as u64;
@@ -81,14 +192,7 @@ fn run(a: u64, b: u64, c: u64, imm: u64) -> u64 {
             3 => (a - b).abs(),
             4 => a.min(b),
             5 => a.max(b),
-            _ => i64::from(match imm >> COMPARISON & 7 {
-                0 => a == b,
-                1 => a != b,
-                2 => a < b,
-                3 => a <= b,
-                4 => a > b,
-                _ => a >= b,
-            }),
+            _ => i64::from(compared(imm, a, b)),
         };
         let value = if imm & SAT != 0 {
             value.clamp(low, high)
@@ -97,7 +201,84 @@ fn run(a: u64, b: u64, c: u64, imm: u64) -> u64 {
         };
         let kept = value.cast_unsigned() & ((1 << bits) - 1);
         word |= kept << at;
-        sum = sum.wrapping_add(part(kept, 0, imm & SIGNED[0] != 0) as u32);
+        // As it is before it is cut off.
+        sum = sum.wrapping_add(value as u32);
     }
     if imm & ADD != 0 { sum.into() } else { word }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What an instruction makes of three words.
+    fn of(opcode: &str, flags: &[&str], types: &[Type], [a, b, c]: [u32; 3]) -> u32 {
+        let words = Words {
+            opcode,
+            flags,
+            types,
+        };
+        let simple = find(&words).unwrap();
+        let super::super::simple::Body::Cold(f) = simple.body else {
+            panic!("it runs lane by lane");
+        };
+        f(a.into(), b.into(), c.into(), simple.imm) as u32
+    }
+
+    /// Opcode, flags, types, operands, and what comes out.
+    type Case = (
+        &'static str,
+        &'static [&'static str],
+        &'static [Type],
+        [u32; 3],
+        u32,
+    );
+
+    #[test]
+    fn words_are_clamped_shifted_and_combined_as_documented() {
+        const S: Type = Type::S32;
+        const U: Type = Type::U32;
+        let most = u32::MAX;
+        let cases: [Case; 14] = [
+            ("vadd", &["sat"], &[U, U, U], [most, 5, 0], most),
+            (
+                "vadd",
+                &["sat"],
+                &[S, U, U],
+                [0x7fff_fff0, 0x100, 0],
+                0x7fff_ffff,
+            ),
+            ("vsub", &["sat"], &[U, S, S], [3, 5, 0], 0),
+            ("vsub", &["sat", "add"], &[U, U, U], [9, 5, 7], 11),
+            ("vadd", &["min"], &[U, U, U], [9, 5, 7], 7),
+            ("vabsdiff", &["max"], &[S, S, S], [most, 5, most], 6),
+            ("vmax", &["min"], &[S, S, S], [2, 5, most], most),
+            ("vshl", &["sat", "clamp"], &[U, U, U], [3, 40, 0], most),
+            ("vshl", &["sat", "wrap"], &[U, U, U], [3, 33, 0], 6),
+            (
+                "vshr",
+                &["clamp", "add"],
+                &[S, S, U],
+                [0x8000_0000, 99, 1],
+                0,
+            ),
+            ("vmad", &["shr7"], &[U, U, U], [0x100, 0x200, 0x80], 0x401),
+            ("vmad", &["sat"], &[U, U, U], [most, most, 0], most),
+            (
+                "vmad",
+                &["sat", "shr15"],
+                &[S, S, S],
+                [most, 0x10000, 0],
+                most - 1,
+            ),
+            ("vset", &["lt", "add"], &[S, S], [most, 0, 41], 42),
+        ];
+        for (opcode, flags, types, operands, wanted) in cases {
+            assert_eq!(
+                of(opcode, flags, types, operands),
+                wanted,
+                "{opcode} {flags:?} {operands:?}"
+            );
+        }
+    }
 }

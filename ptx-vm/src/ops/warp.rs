@@ -13,6 +13,8 @@ use ptx::ast::Type;
 
 /// Warps of a lane group.
 const WARPS: usize = WORDS * 2;
+/// Warps of a warpgroup.
+const WARPGROUP: usize = 4;
 /// No source, for [`Machine::members`]: all live lanes of a warp are members.
 pub(crate) const ALL: usize = usize::MAX;
 /// Bit of `imm`: source 3 (or the last) is a member mask.
@@ -65,7 +67,32 @@ impl Machine<'_> {
         if ready == self.mask {
             Ok(())
         } else {
-            Err(self.stop(Event::Warp { ready }))
+            Err(self.stop(Event::Warp { ready, warps: 1 }))
+        }
+    }
+
+    /// Lets those warpgroups go on that are here with all lanes that have not exited. `Err` if some have to wait.
+    pub(super) fn warpgroups(&mut self) -> Result<(), Flow> {
+        if std::mem::take(&mut self.force) {
+            return Ok(());
+        }
+        let mut ready = Mask::default();
+        for first in (0..WARPS).step_by(WARPGROUP) {
+            let group = first..first + WARPGROUP;
+            if group
+                .clone()
+                .all(|warp| self.mask.warp(warp) == self.live.warp(warp))
+            {
+                group.for_each(|warp| ready.set_warp(warp, self.mask.warp(warp)));
+            }
+        }
+        if ready == self.mask {
+            Ok(())
+        } else {
+            Err(self.stop(Event::Warp {
+                ready,
+                warps: WARPGROUP,
+            }))
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ptx_vm::{Block, FaultKind, Outcome};
+use ptx_vm::{Cluster, FaultKind, Outcome};
 
 use crate::gpu::{Args, Gpu};
 
@@ -89,7 +89,7 @@ fn a_kernel_that_never_ends_yields_and_can_be_cancelled() {
     let mut gpu = gpu();
     let data = gpu.upload(&[0u32]);
     let launch = gpu.launch("forever", 1, 64, 0, &Args::new().ptr(data));
-    let mut block = Block::new(Arc::clone(&launch), 0, 0).unwrap();
+    let mut block = Cluster::new(Arc::clone(&launch), 0, 0).unwrap();
     for _ in 0..3 {
         assert_eq!(block.run(10_000), Outcome::Yielded);
     }
@@ -97,7 +97,7 @@ fn a_kernel_that_never_ends_yields_and_can_be_cancelled() {
     assert_eq!(block.run(u64::MAX), Outcome::Finished);
 
     gpu.write(data, &[0u32]);
-    let mut block = Block::new(launch, 0, 0).unwrap();
+    let mut block = Cluster::new(launch, 0, 0).unwrap();
     assert_eq!(block.run(10_000), Outcome::Yielded);
     gpu.cancel();
     assert_eq!(block.run(u64::MAX), Outcome::Cancelled);
@@ -106,10 +106,16 @@ fn a_kernel_that_never_ends_yields_and_can_be_cancelled() {
 #[test]
 fn an_instruction_that_is_not_built_is_named_with_its_line() {
     let source = ".version 9.0\n.target sm_75\n.address_size 64\n.visible .entry k()\n{\n.reg .b32 %r<9>;\n\
-        mov.u32 %r1, 3;\nvmad.u32.u32.u32 %r2, %r1, %r1, %r1;\nret;\n}";
+        mov.u32 %r1, 3;\nmultimem.red.relaxed.gpu.global.add.u32 [%r2], %r1;\nret;\n}";
     let tree = ptx::parse(source).unwrap();
     let error = ptx_vm::Module::load(&tree, &Default::default()).unwrap_err();
     assert_eq!(error.line, 8);
-    assert!(error.message.contains("vmad.u32.u32.u32"), "{error}");
+    assert!(
+        error
+            .message
+            .contains("multimem.red.relaxed.gpu.global.add.u32")
+            && error.message.contains("docs/instructions.md"),
+        "{error}"
+    );
     assert_eq!(error.function, "k");
 }

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use ptx_vm::{
-    AddressSpace, Block, Fault, GRANULE, Launch, LaunchSpec, Module, Options, Outcome, Services,
-    Textures, Window,
+    AddressSpace, Cluster, Fault, GRANULE, Launch, LaunchError, LaunchSpec, Module, Options,
+    Outcome, Services, Textures, Window,
 };
 
 /// Memory that starts and ends at granules.
@@ -40,6 +40,7 @@ pub struct Gpu {
     pub textures: Arc<Textures>,
     pub services: Arc<dyn Services>,
     pub cooperative: bool,
+    pub cluster: Option<[u32; 3]>,
 }
 
 impl Gpu {
@@ -73,6 +74,7 @@ impl Gpu {
             textures: Arc::default(),
             services: Arc::new(()),
             cooperative: false,
+            cluster: None,
         };
         gpu.place_globals();
         gpu
@@ -163,6 +165,19 @@ impl Gpu {
         shared: u32,
         args: &Args,
     ) -> Arc<Launch> {
+        self.try_launch(name, grid, block, shared, args)
+            .expect("launch")
+    }
+
+    /// A launch, or why it is refused.
+    pub fn try_launch(
+        &self,
+        name: &str,
+        grid: impl Dim,
+        block: impl Dim,
+        shared: u32,
+        args: &Args,
+    ) -> Result<Arc<Launch>, LaunchError> {
         let kernel = Arc::clone(
             self.module
                 .kernel(name)
@@ -170,10 +185,11 @@ impl Gpu {
         );
         let mut params = args.0.clone();
         params.resize(kernel.param_bytes as usize, 0);
-        let launch = Launch::new(LaunchSpec {
+        Launch::new(LaunchSpec {
             kernel,
             grid: grid.dim(),
             block: block.dim(),
+            cluster: self.cluster,
             dynamic_shared: shared,
             params: params.into(),
             globals: Arc::clone(&self.globals),
@@ -185,8 +201,8 @@ impl Gpu {
             services: Arc::clone(&self.services),
             runtime: None,
             cooperative: self.cooperative,
-        });
-        Arc::new(launch.expect("launch"))
+        })
+        .map(Arc::new)
     }
 
     /// Runs a grid to its end, all blocks at once, taking turns.
@@ -215,27 +231,27 @@ impl Gpu {
     }
 }
 
-/// Runs all blocks of all launches in turns of `budget`.
+/// Runs all clusters of all launches in turns of `budget`.
 pub fn run_all(launches: &[Arc<Launch>], budget: u64) -> Result<(), Fault> {
-    let mut blocks: Vec<Block> = launches
+    let mut clusters: Vec<Cluster> = launches
         .iter()
         .flat_map(|launch| {
-            (0..launch.blocks())
-                .map(|index| Block::new(Arc::clone(launch), index, 0).expect("a block"))
+            (0..launch.clusters())
+                .map(|index| Cluster::new(Arc::clone(launch), index, 0).expect("a cluster"))
         })
         .collect();
     let mut rounds = 0;
-    while !blocks.is_empty() {
+    while !clusters.is_empty() {
         let mut left = Vec::new();
-        for mut block in blocks {
-            match block.run(budget) {
+        for mut cluster in clusters {
+            match cluster.run(budget) {
                 Outcome::Finished => {}
-                Outcome::Yielded | Outcome::Waits => left.push(block),
+                Outcome::Yielded | Outcome::Waits => left.push(cluster),
                 Outcome::Fault(fault) => return Err(*fault),
                 Outcome::Cancelled => panic!("cancelled"),
             }
         }
-        blocks = left;
+        clusters = left;
         rounds += 1;
         assert!(rounds < 1_000_000, "the kernel does not end");
     }

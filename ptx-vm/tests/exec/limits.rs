@@ -4,7 +4,7 @@
 use std::fmt::Write;
 use std::sync::Arc;
 
-use ptx_vm::{Block, FaultKind, LoadError, Module, Options, Outcome};
+use ptx_vm::{Cluster, FaultKind, LoadError, Module, Options, Outcome};
 
 use crate::gpu::{Args, Gpu, run_all};
 
@@ -26,7 +26,7 @@ fn refused(source: &str, what: &str) {
 fn can_be_stopped(source: &str, threads: u32) -> String {
     let gpu = Gpu::new(source);
     let launch = gpu.launch("k", 1, threads, 0, &Args::new());
-    let mut block = Block::new(launch, 0, 0).unwrap();
+    let mut block = Cluster::new(launch, 0, 0).unwrap();
     for _ in 0..3 {
         assert_eq!(block.run(10_000), Outcome::Yielded);
     }
@@ -74,7 +74,7 @@ fn recursion_gives_way_and_goes_on() {
     let mut gpu = Gpu::new(&source);
     let out = gpu.alloc_bytes(4);
     let launch = gpu.launch("k", 1, 32, 0, &Args::new().ptr(out));
-    let mut block = Block::new(Arc::clone(&launch), 0, 0).unwrap();
+    let mut block = Cluster::new(Arc::clone(&launch), 0, 0).unwrap();
     assert_eq!(block.run(1000), Outcome::Yielded);
     run_all(&[launch], 1000).unwrap();
     assert_eq!(gpu.read::<u32>(out, 1), [987]);
@@ -229,7 +229,7 @@ fn long_straight_code_gives_way() {
     let mut gpu = Gpu::new(&source);
     let out = gpu.alloc_bytes(4);
     let launch = gpu.launch("k", 1, 32, 0, &Args::new().ptr(out));
-    let mut block = Block::new(Arc::clone(&launch), 0, 0).unwrap();
+    let mut block = Cluster::new(Arc::clone(&launch), 0, 0).unwrap();
     assert_eq!(block.run(4000), Outcome::Yielded);
     while block.run(4000) == Outcome::Yielded {}
     assert_eq!(gpu.read::<u32>(out, 1), [20_000 * 32]);
@@ -302,8 +302,6 @@ fn atomics_are_for_the_types_that_they_are_for() {
         "atom.global.and.b16 %h1, [%d1], %h2;",
         "atom.global.or.b8 %h1, [%d1], %h2;",
         "atom.global.cas.u16 %h1, [%d1], %h1, %h2;",
-        "atom.global.cas.b128 %d1, [%d1], %d2, %d3;",
-        "atom.global.exch.b128 %d1, [%d1], %d2;",
     ] {
         let error = load(&source(text)).expect_err(text);
         assert!(error.message.contains("not supported"), "{error}");

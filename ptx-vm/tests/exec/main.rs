@@ -10,14 +10,19 @@
 
 mod asynchronous;
 mod calls;
+mod clusters;
 mod faults;
+mod forms;
 mod gpu;
 mod instructions;
 mod kernels;
 mod limits;
 mod matrices;
 mod newer;
+mod recorded;
 mod rounding;
 mod segments;
+mod sparse;
+mod tensors;
 mod textures;
 mod wild;

@@ -704,7 +704,7 @@ fn what_is_no_product_is_refused_by_name() {
         "mma.sync.aligned.m16n8k16.row.col.f32.f16.bf16.f32 {%c0, %c1, %c2, %c3}, {%a0, %a1, %a2, %a3}, {%b0, %b1}, {%c0, %c1, %c2, %c3};",
         "mma.sync.aligned.m16n8k128.row.col.s32.b1.b1.s32 {%c0, %c1, %c2, %c3}, {%a0, %a1}, {%b0}, {%c0, %c1, %c2, %c3};",
         "mma.sync.aligned.m16n8k64.row.col.s32.s8.s8.s32 {%c0, %c1, %c2, %c3}, {%a0, %a1, %a2, %a3}, {%b0, %b1}, {%c0, %c1, %c2, %c3};",
-        "mma.sp.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%c0, %c1, %c2, %c3}, {%a0, %a1}, {%b0, %b1}, {%c0, %c1, %c2, %c3}, %a2, 0;",
+        "mma.sp.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%c0, %c1, %c2, %c3}, {%a0}, {%b0}, {%c0, %c1, %c2, %c3}, %a2, 0;",
     ] {
         let text = format!(
             "{HEAD}.visible .entry k() {{ .reg .b32 %a<4>, %b<4>, %c<4>; {instruction} ret; }}"

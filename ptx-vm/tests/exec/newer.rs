@@ -4,6 +4,8 @@ use crate::gpu::{Args, Gpu};
 use crate::instructions::Want::Bits;
 use crate::instructions::{Case, D, H, S, case, check, f, s, wf};
 
+const HEAD: &str = ".version 9.0\n.target sm_100\n.address_size 64\n";
+
 fn both(a: u64, b: u64, c: u64, op: impl Fn(f32, f32, f32) -> f32) -> u64 {
     let part = |shift: u32| op(f(a >> shift), f(b >> shift), f(c >> shift));
     // NaNs of halves are compared as bits.
@@ -241,4 +243,103 @@ fn a_declaration_of_vprintf_may_leave_the_result_out() {
     let tree = tree.unwrap_or_else(|error| panic!("{error}"));
     let loaded = ptx_vm::Module::load(&tree, &ptx_vm::Options::default());
     assert!(loaded.is_ok(), "{loaded:?}");
+}
+
+#[test]
+fn local_memory_is_taken_and_given_back() {
+    // Each thread takes as much as its number says, twice, with what it has saved given back between.
+    let text = |bytes: &str| {
+        format!(
+            "{HEAD}.visible .entry k(.param .u64 out) {{\n.reg .b64 %out, %x<9>; .reg .b32 %t, %r<9>; .reg .pred %p<3>;\n\
+             ld.param.u64 %out, [out]; mov.u32 %t, %tid.x; mul.wide.u32 %x0, %t, 16; add.s64 %out, %out, %x0;\n\
+             stacksave.u64 %x1; cvt.u64.u32 %x2, %t; add.s64 %x2, %x2, 4; {bytes}\n\
+             alloca.u64 %x3, %x2; st.local.u32 [%x3], %t;\n\
+             setp.lt.u32 %p0, %t, 20; @%p0 alloca.u64 %x4, %x2, 64; @!%p0 alloca.u64 %x4, 8; st.local.u32 [%x4], 77;\n\
+             cvta.local.u64 %x5, %x3; ld.u32 %r0, [%x5]; ld.local.u32 %r1, [%x4]; and.b64 %x6, %x4, 63; cvt.u32.u64 %r2, %x6; and.b32 %r2, %r2, 15;\n\
+             stackrestore.u64 %x1; alloca.u64 %x6, 4; setp.eq.u64 %p1, %x6, %x3; selp.u32 %r3, 1, 0, %p1;\n\
+             st.global.v4.u32 [%out], {{%r0, %r1, %r2, %r3}}; ret; }}\n"
+        )
+    };
+    let mut gpu = Gpu::new(&text(""));
+    let out = gpu.upload(&[0u32; 128]);
+    gpu.run("k", 1, 32, &Args::new().ptr(out));
+    let got: Vec<u32> = gpu.read(out, 128);
+    for (thread, row) in got.chunks(4).enumerate() {
+        assert_eq!(row, [thread as u32, 77, 0, 1], "thread {thread}");
+    }
+    for bytes in [
+        "mov.u64 %x2, 16385;",
+        "mov.u64 %x2, -1;",
+        "mov.u64 %x2, 16384;",
+    ] {
+        let mut gpu = Gpu::new(&text(bytes));
+        let out = gpu.upload(&[0u32; 128]);
+        let fault = gpu
+            .try_run("k", 1, 32, 0, &Args::new().ptr(out))
+            .unwrap_err();
+        // CUDA_ERROR_HARDWARE_STACK_ERROR
+        assert_eq!(fault.kind.code(), 714, "{bytes}");
+    }
+}
+
+#[test]
+fn registers_of_128_bits_move() {
+    let mut gpu = Gpu::new(&format!(
+        "{HEAD}.visible .entry k(.param .u64 cell, .param .u64 out) {{\n.reg .b64 %cell, %out, %x<9>; .reg .b128 %q<6>; .reg .b32 %t; .reg .pred %p<3>;\n\
+         ld.param.u64 %cell, [cell]; ld.param.u64 %out, [out]; mov.u32 %t, %tid.x; mul.wide.u32 %x0, %t, 64; add.s64 %out, %out, %x0;\n\
+         ld.global.b128 %q0, [%out]; mov.b128 {{%x1, %x2}}, %q0; mov.b128 %q1, {{%x2, %x1}}; mov.b128 %q2, %q1; st.global.b128 [%out+16], %q2;\n\
+         setp.lt.u32 %p0, %t, 5; @%p0 mov.b128 %q2, %q0; st.relaxed.gpu.global.b128 [%out+32], %q2;\n\
+         LOOP: ld.relaxed.gpu.global.b128 %q3, [%cell]; mov.b128 {{%x3, %x4}}, %q3; add.s64 %x5, %x3, 1; sub.s64 %x6, %x4, 1; mov.b128 %q4, {{%x5, %x6}};\n\
+         atom.relaxed.gpu.global.cas.b128 %q5, [%cell], %q3, %q4; mov.b128 {{%x7, %x8}}, %q5;\n\
+         setp.ne.s64 %p1, %x7, %x3; @%p1 bra LOOP; setp.ne.s64 %p1, %x8, %x4; @%p1 bra LOOP;\n\
+         add.s64 %x0, %out, 48; atom.global.exch.b128 %q5, [%x0], %q0; ret; }}\n"
+    ));
+    let cell = gpu.upload(&[5u64, 1000]);
+    let start: Vec<u64> = (0..40 * 8).map(|at| at * 0x1_0000_0001).collect();
+    let out = gpu.upload(&start);
+    gpu.run("k", 1, 40, &Args::new().ptr(cell).ptr(out));
+    assert_eq!(gpu.read::<u64>(cell, 2), [45, 960]);
+    let got: Vec<u64> = gpu.read(out, 40 * 8);
+    for (thread, (before, after)) in start.chunks(8).zip(got.chunks(8)).enumerate() {
+        let [low, high] = [before[0], before[1]];
+        let third = if thread < 5 { [low, high] } else { [high, low] };
+        let wanted = [low, high, high, low, third[0], third[1], low, high];
+        assert_eq!(after, wanted, "thread {thread}");
+    }
+    for (wrong, why) in [
+        ("mov.b64 %x, %q;", "does not fit"),
+        ("ld.global.b64 %q, [%x];", "does not fit"),
+        ("mov.b128 %x, %q;", "does not fit"),
+        ("and.b128 %q, %q, %q;", "not supported"),
+        ("atom.global.add.b128 %q, [%x], %q;", "not supported"),
+    ] {
+        let text =
+            format!("{HEAD}.visible .entry k() {{ .reg .b64 %x; .reg .b128 %q; {wrong} ret; }}");
+        let tree = ptx::parse(&text).unwrap();
+        let error = ptx_vm::Module::load(&tree, &ptx_vm::Options::default()).unwrap_err();
+        assert!(error.message.contains(why), "{wrong}: {error}");
+    }
+}
+
+#[test]
+fn vectors_are_atomic_element_by_element() {
+    let half = |value: f32| u32::from(half::f16::from_f32(value).to_bits());
+    let mut gpu = Gpu::new(&format!(
+        "{HEAD}.visible .entry k(.param .u64 out) {{\n.reg .b64 %out; .reg .b32 %r<9>; .reg .b16 %h<9>;\n\
+         ld.param.u64 %out, [out]; mov.b32 %r0, 0f3F800000; mov.b32 %r1, 0f40000000; mov.b16 %h0, 0x3c00; mov.b16 %h1, 0x4000; mov.b32 %r2, {{%h0, %h1}};\n\
+         red.global.add.v2.f32 [%out], {{%r0, %r1}}; atom.global.add.v4.f32 {{%r3, %r4, %r5, %r6}}, [%out+16], {{%r0, %r1, %r1, %r0}};\n\
+         red.global.max.noftz.v4.f16 [%out+32], {{%h0, %h1, %h1, %h0}}; red.global.min.noftz.v2.f16x2 [%out+40], {{%r2, %r2}}; ret; }}\n"
+    ));
+    let mut start = [0u32; 12];
+    start[10] = half(1.5) << 16 | half(0.5);
+    let out = gpu.upload(&start);
+    gpu.run("k", 1, 32, &Args::new().ptr(out));
+    let got: Vec<u32> = gpu.read(out, 12);
+    let floats: Vec<f32> = got[..8].iter().map(|&bits| f32::from_bits(bits)).collect();
+    assert_eq!(floats, [32.0, 64.0, 0.0, 0.0, 32.0, 64.0, 64.0, 32.0]);
+    let pair = |low: f32, high: f32| half(high) << 16 | half(low);
+    assert_eq!(
+        got[8..],
+        [pair(1.0, 2.0), pair(2.0, 1.0), pair(0.5, 1.5), 0]
+    );
 }

@@ -31,6 +31,8 @@ impl<'src> Parser<'src> {
             params: Vec::new(),
             max_threads: None,
             required_threads: None,
+            cluster: None,
+            max_cluster: None,
             min_blocks: None,
             max_registers: None,
             noreturn: false,
@@ -184,7 +186,11 @@ impl<'src> Parser<'src> {
                     function.max_threads = Some(threads);
                 }
                 "reqntid" => function.required_threads = Some(self.dimensions()?),
-                "reqnctapercluster" => drop(self.dimensions()?),
+                "reqnctapercluster" => function.cluster = Some(self.dimensions()?),
+                "maxclusterrank" => {
+                    self.advance();
+                    function.max_cluster = Some(self.number32("a number")?);
+                }
                 "minnctapersm" | "maxnctapersm" => {
                     self.advance();
                     function.min_blocks = Some(self.number32("a number")?);
@@ -193,7 +199,7 @@ impl<'src> Parser<'src> {
                     self.advance();
                     function.max_registers = Some(self.number32("a number")?);
                 }
-                "maxclusterrank" | "abi_preserve" | "abi_preserve_control" => {
+                "abi_preserve" | "abi_preserve_control" => {
                     self.advance();
                     self.number32("a number")?;
                 }

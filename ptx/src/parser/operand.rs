@@ -156,7 +156,10 @@ impl<'src> BodyParser<'_, 'src> {
         match self.scopes.find(word) {
             Some(NamedItem::Register(register)) => {
                 if let Token::Dot(selector) = self.parser.token {
-                    let what = format!("operand selectors (.{})", shorten(selector));
+                    let what = format!(
+                        "operand selectors (.{}) of video instructions; docs/instructions.md says what is",
+                        shorten(selector)
+                    );
                     return Err(self.parser.error(ErrorKind::Unsupported(what)));
                 }
                 Ok(Operand::Register(register))

@@ -404,6 +404,8 @@ fn directives_of_newer_targets_are_taken() {
         panic!("{module:?}")
     };
     assert_eq!((p.size, p.align), (8, 8));
+    let k = &module.functions[1];
+    assert_eq!((k.cluster, k.max_cluster), (Some([2, 1, 1]), Some(4)));
 }
 
 #[test]

@@ -65,6 +65,14 @@ impl<'a> Body<'a> {
         }
         let reg = self.preamble(InstKind::Const(0), 1);
         self.carry = Some(reg);
+        self.kept.push(reg);
+        reg
+    }
+
+    /// A new register of 64 bits that is 0 at the start and keeps its value where a guard does not hold.
+    pub(in crate::lower) fn counter(&mut self) -> Reg {
+        let reg = self.preamble(InstKind::Const(0), 8);
+        self.kept.push(reg);
         reg
     }
 
@@ -83,6 +91,9 @@ impl<'a> Body<'a> {
         else {
             return Err(self.fail("no such register"));
         };
+        if self.wide.contains_key(&reg) {
+            return Err(self.fail("an operand's register does not fit its type"));
+        }
         self.resize(reg, have, width)
     }
 
@@ -159,6 +170,12 @@ impl<'a> Body<'a> {
             "clock" | "globaltimer_lo" => Some((4, name == "globaltimer_lo")),
             _ => None,
         };
+        if matches!(name, "clock_hi" | "globaltimer_hi") {
+            let whole = self.temp(8);
+            let nanoseconds = name == "globaltimer_hi";
+            self.emit(InstKind::Clock { nanoseconds }, vec![whole], Vec::new());
+            return Ok((self.compute(&parts::high64(), vec![whole]), 4));
+        }
         if let Some((width, nanoseconds)) = clock {
             let d = self.temp(width);
             self.emit(InstKind::Clock { nanoseconds }, vec![d], Vec::new());
@@ -168,7 +185,9 @@ impl<'a> Body<'a> {
             if name.starts_with("envreg") || name.starts_with("pm") {
                 return Ok((self.constant(0, 4), 4));
             }
-            return Err(self.fail(&format!("special register %{name} is not supported")));
+            return Err(self.fail(&format!(
+                "special register %{name} is not supported by the software GPU (docs/instructions.md says what is)"
+            )));
         };
         self.func.asks_reserved |= matches!(
             special,
@@ -255,6 +274,9 @@ impl<'a> Body<'a> {
             Operand::Register(register) => {
                 let reg = register.0;
                 match self.func.regs.get(reg as usize) {
+                    Some(_) if self.wide.contains_key(&reg) => {
+                        Err(self.fail("the destination's register does not fit its type"))
+                    }
                     Some(&have) if have == width => Ok(reg),
                     Some(&have) if have > width && width != 1 => Ok(self.temp(width)),
                     _ => Err(self.fail("the destination's register does not fit its type")),
