@@ -65,9 +65,9 @@ impl RegisteredFiles {
         self.mapped.len() >= MOST
     }
 
-    /// Takes the descriptor that the client has sent.
-    pub(crate) fn receive(&mut self) -> Result<OwnedFd, NotReceived> {
-        let refused = match self.receiver.receive(&self.connection) {
+    /// Takes the descriptor that the client has sent with such a packet.
+    pub(crate) fn receive(&mut self, packet: &[u8]) -> Result<OwnedFd, NotReceived> {
+        let refused = match self.receiver.receive(packet, &self.connection) {
             Ok(file) => return Ok(file),
             Err(refused) => refused,
         };

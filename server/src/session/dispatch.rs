@@ -21,7 +21,8 @@ use protocol::operations::{
     OutputTake, OutputTakeReply, PeerAccess, PeerAccessReply, PhysicalAccess, PhysicalAccessReply,
     PhysicalCreate, PhysicalCreateReply, PhysicalImport, PhysicalImportReply, PhysicalMap,
     PhysicalMapReply, PhysicalRelease, PhysicalUnmap, PhysicalUnmapReply, RunAdd, RunDestroy,
-    RunLaunch, STREAM_SLOTS, StreamConnect, StreamCreate, StreamDestroy, StreamWait,
+    RunLaunch, STREAM_SLOTS, SemaphoreDestroy, SemaphoreImport, SemaphoreImportReply,
+    SemaphoreSignal, SemaphoreWait, StreamConnect, StreamCreate, StreamDestroy, StreamWait,
     TensorMapEncode, TensorMapEncodeReply, TensorMapReplace, TensorMapReplaceReply, TextureCreate,
     TextureCreateReply, TextureDestroy, TracePut, TraceTake, TraceTakeReply, ValueWait, WindowOf,
     WindowOfReply, Write,
@@ -391,6 +392,26 @@ impl Operations for Session {
         self.post_empty_record(at)
     }
 
+    fn semaphore_import(
+        &mut self,
+        request: &SemaphoreImport,
+        _: &[u8],
+        _: &mut Vec<u8>,
+    ) -> Result<SemaphoreImportReply, CUresult> {
+        self.import_semaphore(request)?;
+        Ok(SemaphoreImportReply { reserved: 0 })
+    }
+
+    fn semaphore_destroy(&mut self, request: &SemaphoreDestroy, _: &[u8]) -> Result<(), CUresult> {
+        self.defer(DeferredAction::EndSemaphore(request.semaphore));
+        Ok(())
+    }
+
+    fn semaphore_wait(&mut self, at: At, _: &SemaphoreWait, _: &[u8]) -> Result<(), CUresult> {
+        self.value_waits.finish(at)?;
+        self.post_empty_record(at)
+    }
+
     fn stream_connect(&mut self, request: &StreamConnect, _: &[u8]) -> Result<(), CUresult> {
         self.scheduler.connect(request.stream, request.connection);
         Ok(())
@@ -619,6 +640,15 @@ impl Operations for Session {
         self.client.write(at, request, data)?;
         self.count_write(at, request.to, data.len() as u64);
         Ok(())
+    }
+
+    fn semaphore_signal(
+        &mut self,
+        at: At,
+        request: &SemaphoreSignal,
+        data: &[u8],
+    ) -> Result<(), CUresult> {
+        self.client.semaphore_signal(at, request, data)
     }
 
     fn fill(&mut self, at: At, request: &Fill, data: &[u8]) -> Result<(), CUresult> {

@@ -46,6 +46,7 @@ impl Session {
             DeferredAction::CloseImport(address) => {
                 self.shared_blocks.close_import(address, &mut *self.client);
             }
+            DeferredAction::EndSemaphore(semaphore) => self.client.semaphore_destroy(semaphore),
             DeferredAction::CloseEvent(slot) => self.shared_events.close(slot, &self.observer),
             DeferredAction::Retry(record) => return Some(record),
         }
