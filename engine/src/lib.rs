@@ -188,6 +188,16 @@ macro_rules! client_trait {
                 Err(CUresult::ERROR_NOT_SUPPORTED)
             }
 
+            /// Makes sure that nothing of the engine's touches granules of the host window any more which are not
+            /// committed, so that the caller may put something there and then lend it.
+            ///
+            /// # Errors
+            /// When that cannot be; then nothing may be put there.
+            fn host_settle(&mut self, range: Window) -> Result<(), CUresult> {
+                let _ = range;
+                Ok(())
+            }
+
             /// Takes back what [`Client::host_lend`] gave, given just that range. The caller knows that no
             /// work that began before uses it.
             fn host_return(&mut self, range: Window) {

@@ -205,6 +205,28 @@ impl Operations for Server<'_> {
         Ok(HostAllocReply { address })
     }
 
+    fn host_reserve(
+        &mut self,
+        request: &HostReserve,
+        _: &[u8],
+        _: &mut Vec<u8>,
+    ) -> Result<HostReserveReply, CUresult> {
+        let first = self.host_next.next_multiple_of(HUGE_PAGE);
+        let address = first + request.phase;
+        self.host_next = (address + request.bytes).next_multiple_of(4096);
+        Ok(HostReserveReply { address })
+    }
+
+    fn host_pin(
+        &mut self,
+        request: &HostPin,
+        _: &[u8],
+        _: &mut Vec<u8>,
+    ) -> Result<HostPinReply, CUresult> {
+        assert!(self.is_host(request.address));
+        Ok(HostPinReply { reserved: 0 })
+    }
+
     fn file_map(
         &mut self,
         _: &FileMap,

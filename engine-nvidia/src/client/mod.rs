@@ -157,6 +157,10 @@ impl Client for NvidiaClient {
         self.memory.map_external(range, memory)
     }
 
+    fn host_settle(&mut self, range: Window) -> Result<(), CUresult> {
+        self.memory.settle(range)
+    }
+
     fn host_return(&mut self, range: Window) {
         self.memory.unmap_external(range);
     }

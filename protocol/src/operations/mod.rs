@@ -173,7 +173,7 @@ pub const STREAM_SLOTS: u32 = 4096;
 /// [`FileMap`]: the client can only read the file.
 pub const FILE_READ_ONLY: u32 = 1;
 
-/// Bytes of a huge page, of which [`HostAlloc`]'s phase speaks.
+/// Bytes of a huge page, of which [`HostReserve`]'s phase speaks.
 pub const HUGE_PAGE: u64 = 2 << 20;
 
 /// The packet with which a client sends the descriptor of a file that it is about to have mapped.

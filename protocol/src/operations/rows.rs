@@ -20,8 +20,8 @@ macro_rules! for_each_operation {
                 call 3 1 mem_alloc(MemAlloc { context: u32, bytes: u64 }) -> MemAllocReply { address: u64 };
                 /// Frees device memory once all work posted before has finished.
                 post 4 1 mem_free(MemFree { address: u64 }) -> NoReply {};
-                /// Allocates page-locked host memory, at the same address in client and server. Phase: how many bytes behind the beginning of a huge page it is to begin, if it is as large as one: whole granules of 64 KiB.
-                call 5 2 host_alloc(HostAlloc { context: u32, bytes: u64, flags: u32, phase: u64 }) -> HostAllocReply { address: u64 };
+                /// Allocates page-locked host memory, at the same address in client and server.
+                call 5 1 host_alloc(HostAlloc { context: u32, bytes: u64, flags: u32 }) -> HostAllocReply { address: u64 };
                 /// Frees page-locked host memory once all work posted before has finished.
                 post 6 1 host_free(HostFree { address: u64 }) -> NoReply {};
                 /// Free and total device memory as this client may see them, in bytes.
@@ -82,6 +82,10 @@ macro_rules! for_each_operation {
                 call 150 1 window_of(WindowOf { address: u64 }) -> WindowOfReply { base: u64, bytes: u64 };
                 /// Maps part of a file of the client's, whose descriptor came last over the session's socket, at addresses of the host window and page-locks it. Freed as page-locked memory is. Flags: 1 if the client can only read it.
                 call 130 1 file_map(FileMap { context: u32, flags: u32, offset: u64, bytes: u64 }) -> FileMapReply { address: u64 };
+                /// Reserves addresses of the host window for memory whose pages the client makes, which is to be page-locked then. Phase: how many bytes behind the beginning of a huge page they are to begin, in whole granules of 64 KiB. Freed as page-locked memory is.
+                call 156 1 host_reserve(HostReserve { context: u32, bytes: u64, phase: u64 }) -> HostReserveReply { address: u64 };
+                /// Page-locks what the client has put at addresses that host_reserve gave.
+                call 157 1 host_pin(HostPin { address: u64 }) -> HostPinReply { reserved: u32 };
                 /// Takes a semaphore of another interface, whose descriptor came last over the session's socket, under the client's handle. Kind: CUexternalSemaphoreHandleType.
                 call 153 1 semaphore_import(SemaphoreImport { semaphore: u64, context: u32, kind: u32 }) -> SemaphoreImportReply { reserved: u32 };
                 /// Lets a semaphore of another interface go once all work posted before has finished.

@@ -72,6 +72,7 @@ pub(super) fn takes_memory(record: &Record) -> bool {
     [
         Opcode::MemAlloc,
         Opcode::HostAlloc,
+        Opcode::HostReserve,
         Opcode::ManagedAlloc,
         Opcode::ModuleLoad,
         Opcode::PhysicalCreate,

@@ -14,16 +14,17 @@ use protocol::operations::{
     ContextDestroy, Copy, Detach, EVENT_SLOTS, EventAwait, EventForget, EventMark, EventMarkReply,
     EventOpen, EventOpenReply, EventPass, EventRecord, EventShare, EventShareReply, Expose,
     ExposeReply, Exposed, FileMap, FileMapReply, Fill, FunctionSet, HeapSet, HostAlloc,
-    HostAllocReply, HostBarrier, HostFree, HostRelease, ImageDescribe, ImageDescribeReply,
-    ImageLoad, ImageLoadReply, ImagePut, ImageUnload, Launch, LimitSet, ManagedAlloc,
-    ManagedAllocReply, MemAlloc, MemAllocReply, MemClose, MemFree, MemImport, MemImportReply,
-    MemInfo, MemInfoReply, ModuleLoad, ModuleLoadReply, ModuleUnload, NotSupported, Operations,
-    OutputTake, OutputTakeReply, PeerAccess, PeerAccessReply, PhysicalAccess, PhysicalAccessReply,
-    PhysicalCreate, PhysicalCreateReply, PhysicalImport, PhysicalImportReply, PhysicalMap,
-    PhysicalMapReply, PhysicalRelease, PhysicalUnmap, PhysicalUnmapReply, RunAdd, RunDestroy,
-    RunLaunch, STREAM_SLOTS, SemaphoreDestroy, SemaphoreImport, SemaphoreImportReply,
-    SemaphoreSignal, SemaphoreWait, StreamConnect, StreamCreate, StreamDestroy, StreamWait,
-    TensorMapEncode, TensorMapEncodeReply, TensorMapReplace, TensorMapReplaceReply, TextureCreate,
+    HostAllocReply, HostBarrier, HostFree, HostPin, HostPinReply, HostRelease, HostReserve,
+    HostReserveReply, ImageDescribe, ImageDescribeReply, ImageLoad, ImageLoadReply, ImagePut,
+    ImageUnload, Launch, LimitSet, ManagedAlloc, ManagedAllocReply, MemAlloc, MemAllocReply,
+    MemClose, MemFree, MemImport, MemImportReply, MemInfo, MemInfoReply, ModuleLoad,
+    ModuleLoadReply, ModuleUnload, NotSupported, Operations, OutputTake, OutputTakeReply,
+    PeerAccess, PeerAccessReply, PhysicalAccess, PhysicalAccessReply, PhysicalCreate,
+    PhysicalCreateReply, PhysicalImport, PhysicalImportReply, PhysicalMap, PhysicalMapReply,
+    PhysicalRelease, PhysicalUnmap, PhysicalUnmapReply, RunAdd, RunDestroy, RunLaunch,
+    STREAM_SLOTS, SemaphoreDestroy, SemaphoreImport, SemaphoreImportReply, SemaphoreSignal,
+    SemaphoreWait, StreamConnect, StreamCreate, StreamDestroy, StreamWait, TensorMapEncode,
+    TensorMapEncodeReply, TensorMapReplace, TensorMapReplaceReply, TextureCreate,
     TextureCreateReply, TextureDestroy, TracePut, TraceTake, TraceTakeReply, ValueWait, WindowOf,
     WindowOfReply, Write,
 };
@@ -345,14 +346,28 @@ impl Operations for Session {
         _: &mut Vec<u8>,
     ) -> Result<HostAllocReply, CUresult> {
         self.device_of(request.context)?;
-        let mut committer = ClientBacking(&mut *self.client, &self.addresses);
-        let address = self.memory.allocate_in_phase(
-            (MemoryKind::Host, request.phase),
-            request.context,
-            request.bytes,
-            &mut committer,
-        )?;
+        let address = self.allocate(MemoryKind::Host, request.context, request.bytes)?;
         Ok(HostAllocReply { address })
+    }
+
+    fn host_reserve(
+        &mut self,
+        request: &HostReserve,
+        _: &[u8],
+        _: &mut Vec<u8>,
+    ) -> Result<HostReserveReply, CUresult> {
+        let address = self.reserve_host(request)?;
+        Ok(HostReserveReply { address })
+    }
+
+    fn host_pin(
+        &mut self,
+        request: &HostPin,
+        _: &[u8],
+        _: &mut Vec<u8>,
+    ) -> Result<HostPinReply, CUresult> {
+        self.pin_host(request)?;
+        Ok(HostPinReply { reserved: 0 })
     }
 
     fn host_free(&mut self, request: &HostFree, _: &[u8]) -> Result<(), CUresult> {

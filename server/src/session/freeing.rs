@@ -54,8 +54,9 @@ impl Session {
     }
 
     /// Frees a block that nothing of this client uses any more. If others use it, that waits.
-    fn free_block(&mut self, block: MemoryBlock) {
+    pub(super) fn free_block(&mut self, block: MemoryBlock) {
         self.unmap_file(block.start());
+        self.return_host(block.start());
         if let Some(block) = self.shared_blocks.keep_if_used(block) {
             self.return_block(&block);
         }

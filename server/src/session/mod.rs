@@ -40,6 +40,7 @@ mod freeing;
 mod image_operations;
 mod limit_changes;
 pub mod observer;
+mod page_operations;
 pub mod recording;
 mod records;
 mod semaphores;

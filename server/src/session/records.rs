@@ -7,8 +7,7 @@ use cuda_abi::CUresult;
 use engine::{Observer, clock};
 use protocol::operations::{
     At, ContextCreate, EventAwait, Opcode, RecordOutcome, RefusedRecord, SemaphoreWait, StreamWait,
-    ValueWait,
-    dispatch,
+    ValueWait, dispatch,
 };
 use protocol::wire::Fields;
 use transport::ring::Record;
