@@ -205,6 +205,11 @@ impl Controls {
         self.count(13)
     }
 
+    /// The sum of the values of attributes that nodes of graphs were given.
+    pub fn node_attributes(&self) -> i64 {
+        self.count(18)
+    }
+
     /// Semaphores that are imported.
     pub fn semaphores(&self) -> i64 {
         self.count(17)

@@ -16,6 +16,7 @@
  *   OUTSIDE      a file that it does not start if it can open;
  *   CACHE        a file that it does not start if it cannot make;
  *   LOCK         a file that it writes to whose pthread_mutex_lock it has;
+ *   ATTRIBUTES   launches can have attributes;
  *   NOT_A_DRIVER leaves everything out.
  */
 #define _GNU_SOURCE
@@ -200,6 +201,7 @@ static long multiprocessors(long part) {
 }
 static int live_semaphores;
 static int live_graphs, launched_graphs, launched_alone;
+static long node_attributes;
 static int changed_nodes;
 static int stale_nodes; /* that were changed after their function had gone */
 
@@ -242,6 +244,7 @@ long fake_count(int what) {
     case 15: return loads;
     case 16: return fail_in;
     case 17: return live_semaphores;
+    case 18: return node_attributes;
     }
     return -1;
 }
@@ -725,6 +728,12 @@ R cuLaunchKernel(void *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, un
     return push(s, o);
 }
 
+#ifdef ATTRIBUTES
+R cuLaunchKernelEx(const struct config *c, void *f, void **params, void **extra) {
+    return cuLaunchKernel(f, c->grid[0], c->grid[1], c->grid[2], c->block[0], c->block[1], c->block[2], c->shared, c->stream, params, extra);
+}
+#endif
+
 /* Graphs are chains of kernels, and run in the context that was current when they were made. */
 enum { MOST = 160 };
 struct graph { int count; long part; struct op kernels[MOST]; struct module *first[MOST], *now[MOST]; };
@@ -743,6 +752,12 @@ R cuGraphAddKernelNode_v2(P *node, struct graph *g, P *before, size_t n, struct 
     g->first[g->count] = g->now[g->count] = p->f;
     if (!r) *node = ++g->count;
     return r;
+}
+/* Not how threads wait, nor what is an edge; of others the sum of the values is kept. */
+R cuGraphKernelNodeSetAttribute(P node, unsigned id, const unsigned *value) {
+    if (!node || id == 3 || id == 6) return INVALID_VALUE;
+    node_attributes += value[0];
+    return OK;
 }
 R cuGraphInstantiateWithFlags(struct graph **e, struct graph *g, uint64_t f) {
     if (scarce()) return OUT_OF_MEMORY;
