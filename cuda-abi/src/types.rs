@@ -174,9 +174,7 @@ macro_rules! opaque_structs {
 opaque_structs! {
     CUDA_ARRAY_SPARSE_PROPERTIES
     CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC
-    CUDA_EXTERNAL_SEMAPHORE_HANDLE_DESC CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS
-    CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS CUDA_EXT_SEM_SIGNAL_NODE_PARAMS
-    CUDA_EXT_SEM_WAIT_NODE_PARAMS CUarrayMapInfo CUcheckpointCheckpointArgs CUcheckpointLockArgs CUcheckpointRestoreArgs CUcheckpointUnlockArgs CUmemDecompressParams CUmulticastObjectProp
+    CUarrayMapInfo CUcheckpointCheckpointArgs CUcheckpointLockArgs CUcheckpointRestoreArgs CUcheckpointUnlockArgs CUmemDecompressParams CUmulticastObjectProp
 }
 
 #[cfg(test)]

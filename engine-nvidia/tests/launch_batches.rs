@@ -8,7 +8,7 @@ use engine::Share;
 use engine::arena::GRANULE;
 use engine::conformance::rig::{Guest, simple_launch};
 use engine_nvidia::NvidiaEngine;
-use protocol::operations::ModuleUnload;
+use protocol::operations::{Launch, ModuleUnload};
 
 /// Launches after which a stream has batches.
 const BEFORE: u32 = 64;
@@ -256,6 +256,54 @@ fn a_run_is_one_graph_of_which_only_the_signal_is_changed() {
     let made = controls.graphs();
     guest.run_destroy(0);
     assert_eq!(controls.graphs(), made - 2);
+    guest.end();
+    assert_eq!(controls.graphs(), 0);
+}
+
+/// A launch with one attribute, and its data.
+fn with_attribute(module: u64, id: u32, value: u32, parameters: &[u8]) -> (Launch, Vec<u8>) {
+    let launch = Launch {
+        attributes: 1,
+        ..simple_launch(module, 1, 1)
+    };
+    let mut data = [
+        &id.to_le_bytes()[..],
+        &[0; 4],
+        &value.to_le_bytes(),
+        &[0; 60],
+    ]
+    .concat();
+    data.extend(parameters);
+    (launch, data)
+}
+
+#[test]
+fn kernels_of_a_run_keep_their_attributes_in_its_graph() {
+    /// CUlaunchAttributeID: what a node has too, and what it does not.
+    const CLUSTER: u32 = 4;
+    const OVERLAPPING: u32 = 6;
+    let (_fake, engine, controls) = driver(&["VERSION=12040", "ATTRIBUTES"]);
+    let (mut guest, at, module) = batching(&engine);
+    let graph_of = |run: u32, id: u32, value: u32, guest: &mut Guest| {
+        for number in 0..10 {
+            let to = at + 4 * u64::from(number);
+            let (launch, data) = with_attribute(module, id, value, &poke(to, number + 1));
+            guest.run_add(run, &launch, &data);
+        }
+        for _ in 0..2 {
+            self::run(guest, 0, run, at, 10);
+        }
+        let before = controls.launches();
+        self::run(guest, 0, run, at, 10);
+        let (graphs, alone) = controls.launches();
+        (graphs - before.0, alone - before.1)
+    };
+    assert_eq!(graph_of(0, CLUSTER, 2, &mut guest), (1, 0));
+    assert_eq!(controls.node_attributes(), 20);
+    // An edge of another kind, unless it is off.
+    assert_eq!(graph_of(1, OVERLAPPING, 1, &mut guest), (0, 10));
+    assert_eq!(graph_of(2, OVERLAPPING, 0, &mut guest), (1, 0));
+    assert_eq!(controls.node_attributes(), 20);
     guest.end();
     assert_eq!(controls.graphs(), 0);
 }

@@ -445,6 +445,16 @@ impl Client for SoftClient {
         self.objects().post(at, operation)
     }
 
+    fn semaphore_signal(
+        &mut self,
+        _at: At,
+        _request: &operations::SemaphoreSignal,
+        _data: &[u8],
+    ) -> Result<(), CUresult> {
+        // None can be imported.
+        Err(CUresult::ERROR_INVALID_HANDLE)
+    }
+
     fn fill(&mut self, at: At, request: &operations::Fill, _data: &[u8]) -> Result<(), CUresult> {
         self.objects().post(at, Operation::Fill(*request))
     }

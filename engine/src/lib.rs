@@ -9,6 +9,7 @@
 //! it or its server mapped, and checks them all.
 
 use std::fmt::Debug;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 pub use cuda_abi::CUresult;
@@ -187,6 +188,16 @@ macro_rules! client_trait {
                 Err(CUresult::ERROR_NOT_SUPPORTED)
             }
 
+            /// Makes sure that nothing of the engine's touches granules of the host window any more which are not
+            /// committed, so that the caller may put something there and then lend it.
+            ///
+            /// # Errors
+            /// When that cannot be; then nothing may be put there.
+            fn host_settle(&mut self, range: Window) -> Result<(), CUresult> {
+                let _ = range;
+                Ok(())
+            }
+
             /// Takes back what [`Client::host_lend`] gave, given just that range. The caller knows that no
             /// work that began before uses it.
             fn host_return(&mut self, range: Window) {
@@ -305,6 +316,32 @@ macro_rules! client_trait {
             fn peer_access(&mut self, context: u32, device: u32, enabled: bool) -> Result<(), CUresult> {
                 let _ = (context, device, enabled);
                 Err(CUresult::ERROR_PEER_ACCESS_UNSUPPORTED)
+            }
+
+            /// Takes a semaphore of another interface by its descriptor, under the client's handle. A wait for one may
+            /// take all of the device's work with it that is not this client's; the caller knows that there is none.
+            ///
+            /// # Errors
+            /// CUDA_ERROR_NOT_SUPPORTED if the engine cannot, CUDA_ERROR_INVALID_HANDLE for a handle that is
+            /// taken, CUDA_ERROR_INVALID_CONTEXT, and the driver's status.
+            fn semaphore_import(&mut self, request: &protocol::operations::SemaphoreImport, descriptor: OwnedFd) -> Result<(), CUresult> {
+                let _ = (request, descriptor);
+                Err(CUresult::ERROR_NOT_SUPPORTED)
+            }
+
+            /// Lets a semaphore go, which no work uses any more.
+            fn semaphore_destroy(&mut self, semaphore: u64) {
+                let _ = semaphore;
+            }
+
+            /// Whether a wait of a stream for a semaphore is over. The first question about a place begins it, and
+            /// a success ends it; the caller knows that all work before that place is done.
+            ///
+            /// # Errors
+            /// CUDA_ERROR_NOT_READY while it is not over, CUDA_ERROR_INVALID_HANDLE, and the driver's status.
+            fn semaphore_wait(&mut self, at: protocol::operations::At, request: &protocol::operations::SemaphoreWait) -> Result<(), CUresult> {
+                let _ = (at, request);
+                Err(CUresult::ERROR_NOT_SUPPORTED)
             }
 
             $(protocol::operation_method! { $class $(#[$doc])* $method($request) -> $reply })*

@@ -94,6 +94,7 @@ pub fn serve() -> ExitCode {
             compute_modes: gate,
             held: size_variable("OPENMPS_SERVER_MEMORY")?,
             files,
+            serves_one: variable(control::servers::process::ONE_CLIENT_VARIABLE).is_some(),
         };
         server::run_with(daemon, engine, log, settings)?;
         // Threads that have said that they are done may not quite be.

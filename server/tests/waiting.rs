@@ -152,6 +152,57 @@ fn values_are_looked_at_though_there_is_no_end_of_the_rest() {
     rig.engine.on_assist(None);
 }
 
+/// Whoever signals a semaphore is nobody that the server knows.
+#[test]
+fn a_wait_for_a_semaphore_holds_up_its_own_stream_alone() {
+    let rig = Rig::new(FakeEngine::new());
+    let client = rig.attach_with_context();
+    let other = rig.attach_with_context();
+    for stream in [40, 41] {
+        client.stream(stream, STREAM_NON_BLOCKING);
+    }
+    let wait = SemaphoreWait {
+        semaphore: 1,
+        value: 3,
+    };
+    client.enqueue(40, &wait);
+    let behind = client.enqueue(40, &Write::default());
+    rig.engine.signal(2);
+    let beside = client.enqueue(41, &Write::default());
+    client.end.wait(41, beside).unwrap();
+    other.round_trip();
+    assert!(client.end.completed(40) < behind);
+    rig.engine.signal(3);
+    client.end.wait(40, behind).unwrap();
+    // And a client goes whose wait is never over.
+    client.enqueue(40, &SemaphoreWait { value: 4, ..wait });
+    client.round_trip();
+    drop(client);
+    until("it has gone", || rig.engine.clients() == 1);
+    other.round_trip();
+}
+
+#[test]
+fn a_semaphore_is_refused_where_the_server_has_other_clients() {
+    let rig = Rig::new(FakeEngine::new());
+    let client = rig.attach_with_context();
+    let file = std::fs::File::open("/dev/null").unwrap();
+    let sent = client
+        .end
+        .connection()
+        .send(FOREIGN_PACKET, &[file.as_fd()]);
+    sent.unwrap();
+    let import = SemaphoreImport {
+        semaphore: 1,
+        context: 0,
+        kind: 1,
+    };
+    let refused = client.end.call(&import, &[]).unwrap();
+    assert_eq!(refused.status, CUresult::ERROR_NOT_SUPPORTED);
+    assert!(rig.log.contain("--isolation=client"));
+    client.round_trip();
+}
+
 /// More than a session holds is posted behind waits for a value that comes later still.
 #[test]
 fn a_value_that_can_never_come_ends_the_context() {

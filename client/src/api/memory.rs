@@ -206,7 +206,6 @@ pub(crate) fn cuMemHostAlloc(pointer: Out<*mut c_void>, byte_count: usize, flags
         context: current.slot(),
         bytes,
         flags,
-        phase: 0,
     })?;
     let base = reply.fields.address;
     session.check_in_host_window(base, bytes)?;

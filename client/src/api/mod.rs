@@ -42,6 +42,7 @@ mod pool_sharing;
 mod reference;
 mod reference_query;
 mod register;
+mod semaphore;
 mod stream;
 mod tensor_map;
 #[cfg(test)]
@@ -83,6 +84,7 @@ pub(crate) use pool_sharing::*;
 pub(crate) use reference::*;
 pub(crate) use reference_query::*;
 pub(crate) use register::*;
+pub(crate) use semaphore::*;
 pub(crate) use stream::*;
 pub(crate) use tensor_map::*;
 pub(crate) use texture::*;

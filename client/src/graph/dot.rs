@@ -8,6 +8,7 @@ use std::path::Path;
 use cuda_abi::CUresult;
 
 use super::node::Payload;
+use super::semaphores::Described;
 use super::table::Graphs;
 
 /// Print everything.
@@ -31,6 +32,10 @@ fn name(payload: &Payload) -> &'static str {
         Payload::Allocate(_) => "MEM_ALLOC",
         Payload::Free(_) => "MEM_FREE",
         Payload::Batch(_) => "BATCH_MEM_OP",
+        Payload::Semaphores(it) => match it.params {
+            Described::Signal(_) => "EXT_SEMAS_SIGNAL",
+            Described::Wait(_) => "EXT_SEMAS_WAIT",
+        },
         Payload::Conditional(_) => "CONDITIONAL",
         Payload::Encoded { .. } => "OTHER",
     }
@@ -66,6 +71,7 @@ fn parameters(payload: &Payload) -> String {
         Payload::Allocate(it) => format!("{} bytes at {:#x}", it.bytes(), it.address()),
         Payload::Free(address) => format!("{address:#x}"),
         Payload::Batch(batch) => format!("{} operations", batch.operations.len()),
+        Payload::Semaphores(it) => format!("{} semaphores", it.handles.len()),
         Payload::Conditional(node) => format!("{:?}\\nhandle {:#x}", node.kind, node.handle.name()),
         Payload::Empty | Payload::Child(_) | Payload::Encoded { .. } => String::new(),
     }

@@ -53,6 +53,10 @@ pub(super) fn lower(
                 .filter_map(Operation::encoded_request);
             written.map(|it| Step::Post(Arc::new(it))).collect()
         }
+        Payload::Semaphores(semaphores) => {
+            let written = semaphores.encoded_requests();
+            written.map(|it| Step::Post(Arc::new(it))).collect()
+        }
         Payload::Conditional(node) => vec![Step::Branch(Branch::new(graphs, node, depth)?)],
     })
 }

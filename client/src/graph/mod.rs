@@ -23,6 +23,7 @@ mod object;
 mod pinned;
 mod run;
 mod schedule;
+pub(crate) mod semaphores;
 mod step;
 mod table;
 

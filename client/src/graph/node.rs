@@ -14,6 +14,7 @@ use transport::session::EncodedRequest;
 use super::batch::Batch;
 use super::conditional::Conditional;
 use super::memory::Allocation;
+use super::semaphores::Semaphores;
 use crate::code::launch::recorded::RecordedLaunch;
 use crate::context::Current;
 use crate::memory::copy::recorded::RecordedCopy;
@@ -44,6 +45,8 @@ pub(crate) enum Payload {
     Free(u64),
     /// Waits for values in memory and writes values.
     Batch(Arc<Batch>),
+    /// Signals semaphores of another interface, or waits for them.
+    Semaphores(Arc<Semaphores>),
     /// Runs one of its graphs, or none.
     Conditional(Arc<Conditional>),
     /// An operation that no function of the graph interfaces describes.
@@ -191,6 +194,7 @@ impl Payload {
             Self::Allocate(_) => CUgraphNodeType::MEM_ALLOC,
             Self::Free(_) => CUgraphNodeType::MEM_FREE,
             Self::Batch(_) => CUgraphNodeType::BATCH_MEM_OP,
+            Self::Semaphores(semaphores) => semaphores.kind(),
             Self::Conditional(_) => CUgraphNodeType::CONDITIONAL,
             Self::Encoded { kind, .. } => *kind,
         }
@@ -205,6 +209,7 @@ impl Payload {
             Self::Encoded { context, .. } => Some(*context),
             Self::Allocate(allocation) => Some(allocation.context()),
             Self::Batch(batch) => Some(batch.context),
+            Self::Semaphores(semaphores) => Some(semaphores.context),
             Self::Conditional(node) => Some(node.context),
             _ => None,
         }

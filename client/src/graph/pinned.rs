@@ -23,7 +23,6 @@ impl Pinned {
             context: current.slot(),
             bytes,
             flags: 0,
-            phase: 0,
         })?;
         let pinned = Self {
             connection,

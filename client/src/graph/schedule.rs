@@ -355,6 +355,7 @@ pub(super) fn update_refusal(now: &Payload, then: &Payload) -> Option<CUgraphExe
         (Payload::Allocate(now), Payload::Allocate(then)) => now.address() != then.address(),
         (Payload::Free(now), Payload::Free(then)) => now != then,
         (Payload::Batch(now), Payload::Batch(then)) => !now.has_form_of(then),
+        (Payload::Semaphores(now), Payload::Semaphores(then)) => !now.has_form_of(then),
         (Payload::Conditional(now), Payload::Conditional(then)) => {
             now.context != then.context
                 || now.kind != then.kind

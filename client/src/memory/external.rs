@@ -1,14 +1,17 @@
-//! Memory that the program imported as another interface's, and what it has mapped of it.
+//! Memory that the program imported as another interface's, what it has mapped of it, and semaphores.
 //!
 //! Owns the bookkeeping. The memory itself is physical memory as any other (`crate::memory::virtual_memory`).
 //!
-//! Called by `api::external` alone. Must not ask the server.
+//! Called by `api::external` and `api::semaphore` alone. Must not ask the server.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// What marks a handle, which is a number and no pointer.
 const MARK: u64 = 0x45 << 56;
+
+/// What marks a semaphore's.
+const SEMAPHORE: u64 = 0x53 << 56;
 
 /// Imported memory.
 #[derive(Clone, Copy, Debug)]
@@ -40,6 +43,7 @@ struct ExternalTable {
     imported: HashMap<u64, Imported>,
     /// By the address that the program has.
     buffers: HashMap<u64, Buffer>,
+    semaphores: HashSet<u64>,
 }
 
 impl Externals {
@@ -74,5 +78,27 @@ impl Externals {
     /// Forgets what is mapped for an address of the program's.
     pub(crate) fn unmap(&self, address: u64) -> Option<Buffer> {
         self.state().buffers.remove(&address)
+    }
+
+    /// A handle for a semaphore.
+    pub(crate) fn new_semaphore(&self) -> u64 {
+        let mut state = self.state();
+        state.last += 1;
+        SEMAPHORE | state.last
+    }
+
+    /// Notes that a semaphore was imported under a handle.
+    pub(crate) fn add_semaphore(&self, handle: u64) {
+        self.state().semaphores.insert(handle);
+    }
+
+    /// Whether a handle is an imported semaphore's.
+    pub(crate) fn is_semaphore(&self, handle: u64) -> bool {
+        self.state().semaphores.contains(&handle)
+    }
+
+    /// Forgets a semaphore. Whether there was one.
+    pub(crate) fn remove_semaphore(&self, handle: u64) -> bool {
+        self.state().semaphores.remove(&handle)
     }
 }

@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use cuda_abi::CUresult;
-use protocol::operations::{HUGE_PAGE, HostAlloc, HostFree};
+use protocol::operations::{HUGE_PAGE, HostAlloc, HostFree, HostPin, HostReserve};
 
 use crate::context::Current;
 use crate::memory::ranges::{self, Origin, Ranges};
@@ -221,20 +221,19 @@ impl Registered {
         };
         fork::watch_forks();
         let bytes = pages.end - pages.start;
-        // Huge pages of the window are to be huge pages in the program's place.
-        let gap = match bytes < HUGE_PAGE {
-            true => 0,
-            false => pages.start % UNIT,
+        let is_large = bytes >= HUGE_PAGE;
+        let (allocation, window) = match is_large {
+            true => reserve(current, &pages)?,
+            false => {
+                let reply = connection.call(&HostAlloc {
+                    context: current.slot(),
+                    bytes: bytes.max(UNIT),
+                    flags: request.flags,
+                })?;
+                (reply.fields.address, reply.fields.address)
+            }
         };
-        let reply = connection.call(&HostAlloc {
-            context: current.slot(),
-            bytes: (gap + bytes).max(UNIT),
-            flags: request.flags,
-            phase: (pages.start / UNIT * UNIT) % HUGE_PAGE,
-        })?;
-        let allocation = reply.fields.address;
-        check_given(connection, allocation, gap + bytes)?;
-        let window = allocation + gap;
+        check_given(connection, window, bytes)?;
         let block = Block {
             pages,
             window,
@@ -243,9 +242,12 @@ impl Registered {
             of_file: false,
             uses: Vec::new(),
         };
-        prefault::make_huge_if_none(&(window..window + bytes));
-        let replaced = pieces::each(&block.pages, |piece| {
-            let there = window + (piece.start - block.pages.start);
+        let there = |page: u64| window + (page - block.pages.start);
+        let make = |run: &Range<u64>| {
+            prefault::make_huge_if_none(&(there(run.start)..there(run.end)));
+        };
+        let replaced = pieces::each(&block.pages, make, |piece| {
+            let there = there(piece.start);
             // SAFETY: the piece is the program's readable memory (`check` has looked), which it has
             // given into our hands for this call; the window's memory is ours to write, and was given
             // for this block just now.
@@ -256,6 +258,15 @@ impl Registered {
             // Those that are.
             unshare(connection, &block)?;
             return Err(CUresult::ERROR_OUT_OF_MEMORY);
+        }
+        if is_large {
+            let pin = HostPin {
+                address: allocation,
+            };
+            if let Err(error) = connection.call(&pin) {
+                unshare(connection, &block)?;
+                return Err(error);
+            }
         }
         Ok(block)
     }
@@ -310,6 +321,22 @@ impl Registered {
         });
         result
     }
+}
+
+/// Gives addresses of the window for pages of the program: what the server gave, and where the first page is to be, which
+/// is as far from a huge page's beginning as the program has it, so that they can be huge pages in both places.
+fn reserve(current: &Current, pages: &Range<u64>) -> Result<(u64, u64), CUresult> {
+    let gap = pages.start % UNIT;
+    let bytes = gap + (pages.end - pages.start);
+    let connection = current.connection();
+    let reply = connection.call(&HostReserve {
+        context: current.slot(),
+        bytes,
+        phase: (pages.start - gap) % HUGE_PAGE,
+    })?;
+    let allocation = reply.fields.address;
+    check_given(connection, allocation, bytes)?;
+    Ok((allocation, allocation + gap))
 }
 
 /// Notes a registration at both of its addresses.

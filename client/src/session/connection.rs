@@ -7,6 +7,7 @@
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use cuda_abi::CUresult;
@@ -40,6 +41,8 @@ pub(crate) struct Connection {
     windows: Windows,
     pub(super) staged: Staged,
     pub(super) output: Output,
+    /// Whoever sends a descriptor has this until it is answered: the server takes them in order.
+    descriptors: Mutex<()>,
     /// Keeps the host window mapped.
     _host: Mapping,
 }
@@ -79,6 +82,7 @@ impl Connection {
             windows,
             staged: Staged::default(),
             output: Output::default(),
+            descriptors: Mutex::default(),
             _host: host_mapping,
         }
     }
@@ -238,6 +242,25 @@ impl Connection {
         let reply = self.link.call(request, &[data]).map_err(|_| self.lost())?;
         reply.status.ok()?;
         Ok(reply)
+    }
+
+    /// Sends a descriptor in such a packet, and then the request that is about it, and waits for its reply.
+    pub(crate) fn call_with_descriptor<R: Request>(
+        &self,
+        packet: &[u8],
+        descriptor: BorrowedFd<'_>,
+        request: &R,
+    ) -> Result<Reply<R::Reply>, CUresult> {
+        let _one = self
+            .descriptors
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let sent = self.link.connection().send(packet, &[descriptor]);
+        sent.map_err(|error| {
+            crate::log::log!("a descriptor cannot be sent to the server: {error}");
+            CUresult::ERROR_MPS_RPC_FAILURE
+        })?;
+        self.call(request)
     }
 
     /// Waits until a stream may take one record more; whoever holds its guard does so.

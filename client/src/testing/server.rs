@@ -55,6 +55,8 @@ struct Server<'a> {
     runs: HashMap<u32, Vec<(Launch, Vec<u8>)>>,
     arrays: HashMap<u64, (Shape, Vec<u8>)>,
     streams: HashMap<u32, u32>,
+    /// With their values.
+    semaphores: HashMap<u64, u64>,
     completed: HashMap<u32, u64>,
     /// Up to where the gates of each stream are open.
     released: HashMap<u32, u64>,
@@ -86,6 +88,7 @@ pub(super) fn run(
         runs: HashMap::new(),
         arrays: HashMap::new(),
         streams: HashMap::new(),
+        semaphores: HashMap::new(),
         completed: HashMap::new(),
         released: HashMap::new(),
         pending: HashMap::new(),
@@ -202,6 +205,28 @@ impl Operations for Server<'_> {
         Ok(HostAllocReply { address })
     }
 
+    fn host_reserve(
+        &mut self,
+        request: &HostReserve,
+        _: &[u8],
+        _: &mut Vec<u8>,
+    ) -> Result<HostReserveReply, CUresult> {
+        let first = self.host_next.next_multiple_of(HUGE_PAGE);
+        let address = first + request.phase;
+        self.host_next = (address + request.bytes).next_multiple_of(4096);
+        Ok(HostReserveReply { address })
+    }
+
+    fn host_pin(
+        &mut self,
+        request: &HostPin,
+        _: &[u8],
+        _: &mut Vec<u8>,
+    ) -> Result<HostPinReply, CUresult> {
+        assert!(self.is_host(request.address));
+        Ok(HostPinReply { reserved: 0 })
+    }
+
     fn file_map(
         &mut self,
         _: &FileMap,
@@ -236,6 +261,31 @@ impl Operations for Server<'_> {
     }
 
     fn value_wait(&mut self, _: At, _: &ValueWait, _: &[u8]) -> Posted {
+        Ok(())
+    }
+
+    fn semaphore_import(
+        &mut self,
+        request: &SemaphoreImport,
+        _: &[u8],
+        _: &mut Vec<u8>,
+    ) -> Result<SemaphoreImportReply, CUresult> {
+        self.semaphores.insert(request.semaphore, 0);
+        Ok(SemaphoreImportReply { reserved: 0 })
+    }
+
+    fn semaphore_destroy(&mut self, request: &SemaphoreDestroy, _: &[u8]) -> Posted {
+        assert!(self.semaphores.remove(&request.semaphore).is_some());
+        Ok(())
+    }
+
+    fn semaphore_wait(&mut self, _: At, request: &SemaphoreWait, _: &[u8]) -> Posted {
+        assert!(self.semaphores[&request.semaphore] >= request.value);
+        Ok(())
+    }
+
+    fn semaphore_signal(&mut self, _: At, request: &SemaphoreSignal, _: &[u8]) -> Posted {
+        self.semaphores.insert(request.semaphore, request.value);
         Ok(())
     }
 

@@ -80,7 +80,10 @@ impl Daemon {
         let id = self.number();
         let log = &self.instance.server_log;
         let pipe = underlay.map(|_| process::UNDERLAY_PIPE);
-        let command = (self.host.start_server)(pipe);
+        let mut command = (self.host.start_server)(pipe);
+        if let ServerKey::Client(..) = key {
+            command.env(process::ONE_CLIENT_VARIABLE, "1");
+        }
         let (mut child, connection) = process::start(command, uid, gid, log, underlay.is_some())?;
         let pid = child.id();
         let pidfd = Pid::from_raw(pid.cast_signed())

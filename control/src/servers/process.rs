@@ -35,6 +35,9 @@ const USER_VARIABLE: &str = "OPENMPS_SERVER_USER";
 /// Set in a server that waits for the daemon's word on the underlay before it opens the driver.
 const UNDERLAY_VARIABLE: &str = "OPENMPS_SERVER_UNDERLAY";
 
+/// Set in a server that gets one client, and never another.
+pub const ONE_CLIENT_VARIABLE: &str = "OPENMPS_SERVER_OF_ONE_CLIENT";
+
 /// The descriptor that a server has of the underlay's pipe directory: above those that it opens until then.
 const UNDERLAY_DESCRIPTOR: RawFd = 100;
 
@@ -62,6 +65,7 @@ fn is_for_servers(name: &str) -> bool {
         crate::startup::notify::READY_VARIABLE,
         USER_VARIABLE,
         UNDERLAY_VARIABLE,
+        ONE_CLIENT_VARIABLE,
     ];
     let is_the_daemons = of_the_daemon.contains(&name);
     let begins = BEGINNINGS

@@ -116,7 +116,7 @@
 /// cuda_abi::for_each_function!(shells);
 /// # fn main() {
 /// assert_eq!(cuDriverGetVersion(&mut 0), CUresult::SUCCESS);
-/// assert_eq!(cuDestroyExternalSemaphore(CUexternalSemaphore::NULL), CUresult::ERROR_NOT_SUPPORTED);
+/// assert_eq!(cuGLInit(), CUresult::ERROR_NOT_SUPPORTED);
 /// # }
 /// ```
 #[macro_export]
@@ -1625,14 +1625,14 @@ macro_rules! for_each_function {
                     dependencies: list(CUgraphNode, num_dependencies),
                     num_dependencies: len(usize, dependencies), event: val(CUevent));
             /// Adds a node that signals external semaphores to a graph.
-            absent 345 since 11020 capture allowed =>
+            local 345 since 11020 capture allowed =>
                 fn cuGraphAddExternalSemaphoresSignalNode(
                     graph_node: out(CUgraphNode), graph: val(CUgraph),
                     dependencies: list(CUgraphNode, num_dependencies),
                     num_dependencies: len(usize, dependencies),
                     node_params: struct_in(CUDA_EXT_SEM_SIGNAL_NODE_PARAMS));
             /// Adds a node that waits for external semaphores to a graph.
-            absent 346 since 11020 capture allowed =>
+            local 346 since 11020 capture allowed =>
                 fn cuGraphAddExternalSemaphoresWaitNode(
                     graph_node: out(CUgraphNode), graph: val(CUgraph),
                     dependencies: list(CUgraphNode, num_dependencies),
@@ -1768,12 +1768,12 @@ macro_rules! for_each_function {
                 fn cuGraphExecEventWaitNodeSetEvent(
                     graph_exec: val(CUgraphExec), node: val(CUgraphNode), event: val(CUevent));
             /// Sets what a signal node signals, in an executable graph.
-            absent 374 since 11020 capture allowed =>
+            local 374 since 11020 capture allowed =>
                 fn cuGraphExecExternalSemaphoresSignalNodeSetParams(
                     graph_exec: val(CUgraphExec), node: val(CUgraphNode),
                     node_params: struct_in(CUDA_EXT_SEM_SIGNAL_NODE_PARAMS));
             /// Sets what a wait node waits for, in an executable graph.
-            absent 375 since 11020 capture allowed =>
+            local 375 since 11020 capture allowed =>
                 fn cuGraphExecExternalSemaphoresWaitNodeSetParams(
                     graph_exec: val(CUgraphExec), node: val(CUgraphNode),
                     node_params: struct_in(CUDA_EXT_SEM_WAIT_NODE_PARAMS));
@@ -1821,19 +1821,19 @@ macro_rules! for_each_function {
                     graph_exec: val(CUgraphExec), graph: val(CUgraph),
                     result_info: struct_out(CUgraphExecUpdateResultInfo));
             /// Gives what a signal node signals.
-            absent 385 since 11020 capture allowed =>
+            local 385 since 11020 capture allowed =>
                 fn cuGraphExternalSemaphoresSignalNodeGetParams(
                     node: val(CUgraphNode), params: struct_out(CUDA_EXT_SEM_SIGNAL_NODE_PARAMS));
             /// Sets what a signal node signals.
-            absent 386 since 11020 capture allowed =>
+            local 386 since 11020 capture allowed =>
                 fn cuGraphExternalSemaphoresSignalNodeSetParams(
                     node: val(CUgraphNode), node_params: struct_in(CUDA_EXT_SEM_SIGNAL_NODE_PARAMS));
             /// Gives what a wait node waits for.
-            absent 387 since 11020 capture allowed =>
+            local 387 since 11020 capture allowed =>
                 fn cuGraphExternalSemaphoresWaitNodeGetParams(
                     node: val(CUgraphNode), params: struct_out(CUDA_EXT_SEM_WAIT_NODE_PARAMS));
             /// Sets what a wait node waits for.
-            absent 388 since 11020 capture allowed =>
+            local 388 since 11020 capture allowed =>
                 fn cuGraphExternalSemaphoresWaitNodeSetParams(
                     node: val(CUgraphNode), node_params: struct_in(CUDA_EXT_SEM_WAIT_NODE_PARAMS));
             /// Lists the edges of a graph. Form of CUDA 10.0.
@@ -2300,7 +2300,7 @@ macro_rules! for_each_function {
             post 492 since 10000 capture prohibited =>
                 fn cuDestroyExternalMemory(ext_mem: val(CUexternalMemory));
             /// Lets a semaphore of another interface go.
-            absent 493 since 10000 capture prohibited =>
+            post 493 since 10000 capture prohibited =>
                 fn cuDestroyExternalSemaphore(ext_sem: val(CUexternalSemaphore));
             /// Gives the device address of memory of another interface.
             call 494 since 10000 capture prohibited =>
@@ -2319,18 +2319,19 @@ macro_rules! for_each_function {
                     memory: new(CUexternalMemory),
                     mem_handle_desc: struct_in(CUDA_EXTERNAL_MEMORY_HANDLE_DESC));
             /// Takes a semaphore of another interface.
-            absent 497 since 10000 capture prohibited =>
+            call 497 since 10000 capture prohibited
+                partial "of Vulkan, in a server of one client (`--isolation=client`) on an NVIDIA GPU" =>
                 fn cuImportExternalSemaphore(
                     semaphore: new(CUexternalSemaphore),
                     sem_handle_desc: struct_in(CUDA_EXTERNAL_SEMAPHORE_HANDLE_DESC));
             /// Signals external semaphores in a stream.
-            absent 498 since 10000 twin "_ptsz" 10000 capture node =>
+            post 498 since 10000 twin "_ptsz" 10000 capture node =>
                 fn cuSignalExternalSemaphoresAsync(
                     ext_sem_array: list(CUexternalSemaphore, num_ext_sems),
                     params_array: list(CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS, num_ext_sems),
                     num_ext_sems: len(u32, ext_sem_array), stream: val(CUstream));
             /// Makes a stream wait for external semaphores.
-            absent 499 since 10000 twin "_ptsz" 10000 capture node =>
+            post 499 since 10000 twin "_ptsz" 10000 capture node =>
                 fn cuWaitExternalSemaphoresAsync(
                     ext_sem_array: list(CUexternalSemaphore, num_ext_sems),
                     params_array: list(CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS, num_ext_sems),

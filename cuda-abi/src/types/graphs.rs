@@ -13,8 +13,9 @@
 use core::ffi::c_void;
 
 use super::{
-    CUcontext, CUdeviceptr, CUfunction, CUgraphExecUpdateResult, CUgraphNode, CUgraphNodeType,
-    CUhostFn, CUkernel, CUmemLocation, CUstream,
+    CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS, CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS, CUcontext,
+    CUdeviceptr, CUexternalSemaphore, CUfunction, CUgraphExecUpdateResult, CUgraphNode,
+    CUgraphNodeType, CUhostFn, CUkernel, CUmemLocation, CUstream,
 };
 
 /// The launch of a kernel node. Form of CUDA 10.0.
@@ -141,6 +142,24 @@ pub struct CUDA_BATCH_MEM_OP_NODE_PARAMS {
     pub count: u32,
     pub paramArray: *mut CUstreamBatchMemOpParams,
     pub flags: u32,
+}
+
+/// What a node signals.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct CUDA_EXT_SEM_SIGNAL_NODE_PARAMS {
+    pub extSemArray: *mut CUexternalSemaphore,
+    pub paramsArray: *const CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS,
+    pub numExtSems: u32,
+}
+
+/// What a node waits for.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct CUDA_EXT_SEM_WAIT_NODE_PARAMS {
+    pub extSemArray: *mut CUexternalSemaphore,
+    pub paramsArray: *const CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS,
+    pub numExtSems: u32,
 }
 
 #[cfg(test)]

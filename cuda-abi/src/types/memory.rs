@@ -109,9 +109,51 @@ pub struct CUDA_EXTERNAL_MEMORY_BUFFER_DESC {
     pub reserved: [u32; 16],
 }
 
+/// Which semaphore of another interface is meant: C's union is a descriptor, in the lower half of the first word,
+/// or pointers.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct CUDA_EXTERNAL_SEMAPHORE_HANDLE_DESC {
+    pub r#type: u32,
+    pub handle: [u64; 2],
+    pub flags: u32,
+    pub reserved: [u32; 16],
+}
+
+/// How a semaphore is signalled: a value, what two interfaces have that are not on Linux, and flags.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS {
+    pub value: u64,
+    pub nvSciSync: u64,
+    pub key: u64,
+    pub reserved0: [u32; 12],
+    pub flags: u32,
+    pub reserved1: [u32; 16],
+}
+
+/// For what of a semaphore is waited; as [`CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS {
+    pub value: u64,
+    pub nvSciSync: u64,
+    pub key: u64,
+    pub timeoutMs: u32,
+    pub padding: u32,
+    pub reserved0: [u32; 10],
+    pub flags: u32,
+    pub reserved1: [u32; 16],
+}
+
 const _: () = assert!(
     size_of::<CUDA_EXTERNAL_MEMORY_HANDLE_DESC>() == 104
         && size_of::<CUDA_EXTERNAL_MEMORY_BUFFER_DESC>() == 88
+        && size_of::<CUDA_EXTERNAL_SEMAPHORE_HANDLE_DESC>() == 96
+        && size_of::<CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS>() == 144
+        && size_of::<CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS>() == 144
+        && core::mem::offset_of!(CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS, flags) == 72
+        && core::mem::offset_of!(CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS, flags) == 72
 );
 
 #[cfg(test)]

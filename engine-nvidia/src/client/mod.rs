@@ -7,9 +7,11 @@ mod arrays;
 mod contexts;
 mod images;
 mod objects;
+mod semaphores;
 mod teardown;
 
 use std::collections::HashMap;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use cuda_abi::types::CUlimit;
@@ -21,6 +23,7 @@ use protocol::operations::{
 };
 use protocol::tensor_maps;
 
+use self::semaphores::Semaphores;
 use crate::code::images::ClientImage;
 use crate::code::module::Module;
 use crate::code::warm_set::WarmShare;
@@ -62,6 +65,7 @@ pub(crate) struct NvidiaClient {
     arrays: HashMap<u64, Arc<Array>>,
     /// By context, kind (`true` for surfaces) and number.
     textures: HashMap<(u32, bool, u64), Texture>,
+    semaphores: Semaphores,
     /// Goes last: its unmapping needs all work to be over.
     memory: ClientAddressSpace,
     scratch: Vec<Arc<Stream>>,
@@ -119,6 +123,7 @@ impl NvidiaClient {
             warm_share: shared.images.share(),
             arrays: HashMap::new(),
             textures: HashMap::new(),
+            semaphores: Semaphores::default(),
             memory,
             scratch: Vec::new(),
             claim,
@@ -150,6 +155,10 @@ impl Client for NvidiaClient {
 
     fn host_lend(&mut self, range: Window, memory: Arc<dyn Owner>) -> Result<(), CUresult> {
         self.memory.map_external(range, memory)
+    }
+
+    fn host_settle(&mut self, range: Window) -> Result<(), CUresult> {
+        self.memory.settle(range)
     }
 
     fn host_return(&mut self, range: Window) {
@@ -247,6 +256,35 @@ impl Client for NvidiaClient {
     fn peer_access(&mut self, context: u32, device: u32, enabled: bool) -> Result<(), CUresult> {
         let on = self.context(context)?.device().number();
         self.memory.peer(device as usize, on, enabled)
+    }
+
+    fn semaphore_import(
+        &mut self,
+        request: &operations::SemaphoreImport,
+        descriptor: OwnedFd,
+    ) -> Result<(), CUresult> {
+        self.import_semaphore(request, descriptor)
+    }
+
+    fn semaphore_destroy(&mut self, semaphore: u64) {
+        self.semaphores.destroy(semaphore);
+    }
+
+    fn semaphore_wait(
+        &mut self,
+        at: At,
+        request: &operations::SemaphoreWait,
+    ) -> Result<(), CUresult> {
+        self.semaphores.wait(at, request)
+    }
+
+    fn semaphore_signal(
+        &mut self,
+        at: At,
+        request: &operations::SemaphoreSignal,
+        _data: &[u8],
+    ) -> Result<(), CUresult> {
+        self.signal_semaphore(at, request)
     }
 
     fn context_create(

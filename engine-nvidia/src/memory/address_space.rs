@@ -145,6 +145,14 @@ impl ClientAddressSpace {
         self.host.map_external(range, memory)
     }
 
+    /// See [`engine::Client::host_settle`].
+    ///
+    /// # Errors
+    /// As [`HostWindow::settle`].
+    pub(crate) fn settle(&self, range: Window) -> Result<(), CUresult> {
+        self.host.settle(range)
+    }
+
     /// See [`engine::Client::host_return`].
     pub(crate) fn unmap_external(&mut self, range: Window) {
         self.host.decommit(range);

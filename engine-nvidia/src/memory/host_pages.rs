@@ -17,10 +17,19 @@ pub(super) fn renew(range: Window) -> bool {
     advise(range, libc::MADV_REMOVE) && in_parts(range, make)
 }
 
-/// Has pages of a file at hand, or makes them, before the driver comes upon them one by one. Where the kernel does
+/// Fills a range with zeroes, which is mapped and writable, and which nobody else uses.
+pub(super) fn zero(range: Window) {
+    in_parts(range, |part| {
+        // SAFETY: the caller's promise; nothing in it is a Rust object, and the parts do not overlap.
+        unsafe { std::ptr::write_bytes(part.base as *mut u8, 0, part.bytes as usize) };
+        true
+    });
+}
+
+/// Has pages of a file at hand, sixteen with each fault, before the driver comes upon them one by one. Where the kernel does
 /// not know that, or the file lacks some, the driver finds out.
 pub(super) fn prefault(range: Window) {
-    in_parts(range, |part| advise(part, libc::MADV_POPULATE_WRITE));
+    in_parts(range, |part| advise(part, libc::MADV_POPULATE_READ));
 }
 
 /// Makes the pages of a range that has none.

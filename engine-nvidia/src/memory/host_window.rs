@@ -101,25 +101,29 @@ impl HostWindow {
         Ok(())
     }
 
-    /// Fills a range with zeroes. What is not pinned gets new pages.
+    /// Fills a range with zeroes. What is not pinned gets new pages; what is stays so from here on, since whoever unpinned
+    /// it would take its pages away under our hands.
     fn clear(&self, range: Window) {
         let end = range.base + range.bytes;
         let mut at = range.base;
         while at < end {
             let (pinned, bytes) = {
-                let registrations = self.registrations.lock();
+                let mut registrations = self.registrations.lock();
                 let next = registrations.range(at..).next();
                 let gap = next.map_or(end, |(&base, _)| base.min(end)) - at;
                 match registered_from(&registrations, at) {
                     0 => (false, gap),
-                    bytes => (true, bytes.min(end - at)),
+                    bytes => {
+                        if let Some((_, kept)) = registrations.range_mut(..=at).next_back() {
+                            kept.leaving = false;
+                        }
+                        (true, bytes.min(end - at))
+                    }
                 }
             };
             let part = Window { base: at, bytes };
             if pinned || !host_pages::renew(part) {
-                // SAFETY: the region's owner keeps it mapped and writable; nothing in it is a Rust object,
-                // and the client does not have this part of it.
-                unsafe { std::ptr::write_bytes(at as *mut u8, 0, bytes as usize) };
+                host_pages::zero(part);
             }
             at += bytes;
         }
@@ -143,6 +147,18 @@ impl HostWindow {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
         self.device.make_room()?;
+        self.settle(range)?;
+        host_pages::prefault(range);
+        self.register(range, Some(memory))?;
+        self.granules.set(range, true);
+        Ok(())
+    }
+
+    /// Waits until nothing of a range is pinned any more of which the client has nothing.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_OUT_OF_MEMORY if something stays pinned, and the driver's status.
+    pub(crate) fn settle(&self, range: Window) -> Result<(), CUresult> {
         let is_pinned = || {
             let registrations = self.registrations.lock();
             let mut before = registrations.range(..range.base + range.bytes);
@@ -156,9 +172,6 @@ impl HostWindow {
                 return Err(CUresult::ERROR_OUT_OF_MEMORY);
             }
         }
-        host_pages::prefault(range);
-        self.register(range, Some(memory))?;
-        self.granules.set(range, true);
         Ok(())
     }
 

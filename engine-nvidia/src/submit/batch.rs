@@ -248,7 +248,12 @@ impl LaunchBatch {
         signal: Signal,
     ) -> Result<(), CUresult> {
         for launch in launches {
-            launch.with_node(|parameters| self.add(driver, parameters))?;
+            let node = launch.with_node(|parameters| self.add(driver, parameters))?;
+            for attribute in launch.node_attributes() {
+                let value = &raw const attribute.value;
+                // SAFETY: the node is of our graph; the value is a number's, of which the driver keeps a copy.
+                unsafe { driver.cuGraphKernelNodeSetAttribute(node.0, attribute.id, value)? };
+            }
             for modules in &mut self.modules {
                 modules.push(Arc::downgrade(launch.module()));
             }
@@ -258,12 +263,12 @@ impl LaunchBatch {
         unsafe { driver.cuGraphInstantiateWithFlags(&raw mut self.executable.0, self.graph.0, 0) }
     }
 
-    /// Adds a kernel behind the others.
+    /// Adds a kernel behind the others. Gives its node.
     fn add(
         &mut self,
         driver: &Driver,
         parameters: &CUDA_KERNEL_NODE_PARAMS,
-    ) -> Result<(), CUresult> {
+    ) -> Result<Handle<CUgraphNode>, CUresult> {
         let mut node = CUgraphNode::NULL;
         let before = self.nodes.last().map(|last| last.0);
         // SAFETY: the pointers are to locals and to the caller's parameters, of which the driver keeps a
@@ -278,7 +283,7 @@ impl LaunchBatch {
             )?;
         }
         self.nodes.push(Handle(node));
-        Ok(())
+        Ok(Handle(node))
     }
 
     /// Makes it the batch of these launches, as many as it has. What was issued stays as it was.

@@ -18,6 +18,7 @@ use crate::submit::copy::step::Step;
 use crate::submit::graph_run::GraphRun;
 use crate::submit::launch::{Launch, RunningKernel};
 use crate::submit::readback::{BounceBuffer, PendingReadback, Readback};
+use crate::submit::semaphore::{Semaphore, Signal};
 use crate::sync::Handle;
 
 /// How long work may take of which nothing is known, in microseconds.
@@ -37,6 +38,8 @@ pub(crate) enum CommandKind {
         event: u32,
         timing: bool,
     },
+    /// Signals a semaphore of another interface.
+    Signal(Signal),
     /// The stream's last.
     Destroy,
     /// It was found wrong when it came, which is said in its turn.
@@ -57,6 +60,8 @@ pub(crate) enum CompletionAction {
     },
     /// What was fetched is to be delivered.
     Deliver(PendingReadback),
+    /// A semaphore was signalled.
+    KeepSemaphore(#[expect(dead_code, reason = "kept until it is")] Arc<Semaphore>),
     /// The stream is over.
     Destroy,
 }
@@ -117,7 +122,7 @@ impl CommandKind {
         match self {
             Self::Launch(_) | Self::Run(..) => Some(Activity::Kernel),
             Self::Steps(_) | Self::Readback(_) => Some(Activity::Copy),
-            Self::Event { .. } | Self::Destroy | Self::Refused(_) => None,
+            Self::Event { .. } | Self::Signal(_) | Self::Destroy | Self::Refused(_) => None,
         }
     }
 
@@ -143,7 +148,9 @@ impl CommandKind {
             Self::Launch(launch) => (launch.sort(), UNKNOWN_KERNEL),
             Self::Run(..) => (self.signature(), UNKNOWN_KERNEL),
             Self::Steps(_) | Self::Readback(_) => (self.signature(), UNKNOWN_COPY),
-            Self::Event { .. } | Self::Destroy | Self::Refused(_) => (WorkSignature::default(), 0),
+            Self::Event { .. } | Self::Signal(_) | Self::Destroy | Self::Refused(_) => {
+                (WorkSignature::default(), 0)
+            }
         }
     }
 
@@ -221,6 +228,10 @@ impl CommandKind {
                     return Err(code);
                 }
                 Ok(CompletionAction::Time { event, raw })
+            }
+            Self::Signal(signal) => {
+                signal.issue(driver, stream)?;
+                Ok(CompletionAction::KeepSemaphore(signal.semaphore))
             }
             Self::Destroy => Ok(CompletionAction::Destroy),
             Self::Refused(code) => Err(code),

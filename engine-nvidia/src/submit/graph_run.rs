@@ -121,7 +121,11 @@ impl GraphRun {
             Prepared::Nothing => {
                 // What was never launched may need more local memory than there is, for which the driver waits;
                 // and what it refuses by itself is best refused by itself.
-                if !self.launches.iter().all(Launch::is_known_and_plain) {
+                if !self
+                    .launches
+                    .iter()
+                    .all(Launch::is_known_and_fit_for_a_node)
+                {
                     return None;
                 }
                 let mut launches = self.launches.clone();

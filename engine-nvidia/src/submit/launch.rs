@@ -32,6 +32,19 @@ const PLAIN: &[CUlaunchAttributeID] = &[
     CUlaunchAttributeID::PREFERRED_SHARED_MEMORY_CARVEOUT,
 ];
 
+/// Those of them that a node of a graph has too. A kernel that may begin before the one before it has ended is an edge of
+/// another kind there, and how a thread waits is no kernel's.
+const OF_NODES: &[CUlaunchAttributeID] = &[
+    CUlaunchAttributeID::COOPERATIVE,
+    CUlaunchAttributeID::CLUSTER_DIMENSION,
+    CUlaunchAttributeID::CLUSTER_SCHEDULING_POLICY_PREFERENCE,
+    CUlaunchAttributeID::PRIORITY,
+    CUlaunchAttributeID::MEM_SYNC_DOMAIN_MAP,
+    CUlaunchAttributeID::MEM_SYNC_DOMAIN,
+    CUlaunchAttributeID::PREFERRED_CLUSTER_DIMENSION,
+    CUlaunchAttributeID::PREFERRED_SHARED_MEMORY_CARVEOUT,
+];
+
 /// Attributes of one launch; CUDA has fewer.
 const MOST_ATTRIBUTES: u32 = 32;
 
@@ -151,6 +164,20 @@ impl Launch {
         self.attributes.is_empty() && self.module.was_launched(self.kernel)
     }
 
+    /// Whether the driver has taken the kernel before, and a node of a graph can have all that the launch asks for.
+    pub(crate) fn is_known_and_fit_for_a_node(&self) -> bool {
+        let fits = |attribute: &CUlaunchAttribute| {
+            says_nothing(attribute) || OF_NODES.contains(&attribute.id)
+        };
+        self.attributes.iter().all(fits) && self.module.was_launched(self.kernel)
+    }
+
+    /// What the node of a graph that is made of it has to be given, beside its parameters.
+    pub(crate) fn node_attributes(&self) -> impl Iterator<Item = &CUlaunchAttribute> {
+        let all = self.attributes.iter();
+        all.filter(|attribute| !says_nothing(attribute))
+    }
+
     /// Gives it to the driver. The device's context is current. What is returned keeps the
     /// module until the kernel has finished.
     ///
@@ -213,7 +240,7 @@ impl Launch {
         Ok(self.into_running())
     }
 
-    /// Calls with what makes a graph's node of it. It has no attributes.
+    /// Calls with what makes a graph's node of it, but for its attributes.
     pub(crate) fn with_node<T>(&mut self, call: impl FnOnce(&CUDA_KERNEL_NODE_PARAMS) -> T) -> T {
         let ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]) =
             (self.call.grid, self.call.block);
@@ -313,6 +340,17 @@ pub(crate) fn cluster_occupancy(
         }
     })?;
     u32::try_from(count).map_err(|_| CUresult::ERROR_UNKNOWN)
+}
+
+/// Whether a launch is the same without an attribute.
+fn says_nothing(attribute: &CUlaunchAttribute) -> bool {
+    let is_off = attribute.value.0[..4] == [0; 4];
+    match attribute.id {
+        CUlaunchAttributeID::IGNORE => true,
+        CUlaunchAttributeID::COOPERATIVE
+        | CUlaunchAttributeID::PROGRAMMATIC_STREAM_SERIALIZATION => is_off,
+        _ => false,
+    }
 }
 
 /// Takes `count` launch attributes off the front of a request's data.

@@ -12,4 +12,5 @@ pub(crate) mod graph_run;
 pub(crate) mod launch;
 pub(crate) mod poller;
 pub(crate) mod readback;
+pub(crate) mod semaphore;
 pub(crate) mod stream;

@@ -109,11 +109,20 @@ impl Controls {
         self.turn(b"fake_end\0", true);
     }
 
+    /// Signals the semaphore that was imported last, as the other interface, with a value.
+    pub fn signal(&self, value: i32) {
+        self.set(b"fake_signal\0", value);
+    }
+
     fn turn(&self, what: &[u8], on: bool) {
+        self.set(what, i32::from(on));
+    }
+
+    fn set(&self, what: &[u8], value: i32) {
         // SAFETY: the functions that are named here have this type in `driver.c`.
         unsafe {
-            let turn = self.library.get::<unsafe extern "C" fn(i32)>(what).unwrap();
-            turn(i32::from(on));
+            let set = self.library.get::<unsafe extern "C" fn(i32)>(what).unwrap();
+            set(value);
         }
     }
 
@@ -194,6 +203,16 @@ impl Controls {
     /// Words that streams were asked to write.
     pub fn signatures(&self) -> i64 {
         self.count(13)
+    }
+
+    /// The sum of the values of attributes that nodes of graphs were given.
+    pub fn node_attributes(&self) -> i64 {
+        self.count(18)
+    }
+
+    /// Semaphores that are imported.
+    pub fn semaphores(&self) -> i64 {
+        self.count(17)
     }
 
     /// Modules that were loaded, of ours too.

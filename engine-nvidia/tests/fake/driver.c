@@ -16,6 +16,7 @@
  *   OUTSIDE      a file that it does not start if it can open;
  *   CACHE        a file that it does not start if it cannot make;
  *   LOCK         a file that it writes to whose pthread_mutex_lock it has;
+ *   ATTRIBUTES   launches can have attributes;
  *   NOT_A_DRIVER leaves everything out.
  */
 #define _GNU_SOURCE
@@ -101,7 +102,7 @@ static int live_streams, live_modules, live_registrations, live_events;
 /* One operation of a stream. */
 struct op {
     struct op *next;
-    int kind; /* 0 move, 1 fill, 2 word, 3 call, 4 event, 5 spin, 6 nothing */
+    int kind; /* 0 move, 1 fill, 2 word, 3 call, 4 event, 5 spin, 6 nothing, 7 semaphore's signal, 8 wait for it */
     P to, from;
     size_t width, height, depth, to_pitch, from_pitch, to_slice, from_slice;
     uint32_t value;
@@ -111,7 +112,9 @@ struct op {
 };
 struct stream { struct op *first, **last; long part; };
 struct event { double at; int recorded, passed; };
+struct semaphore { unsigned kind; P value; }; /* of a timeline; of others 1 once signalled, 0 once waited for */
 static double now;
+static int signalled; /* a semaphore, for which other streams may wait */
 
 static void run(struct op *o) {
     switch (o->kind) {
@@ -129,13 +132,16 @@ static void run(struct op *o) {
     case 2: __atomic_store_n((uint32_t *)o->to, o->value, __ATOMIC_RELEASE); break;
     case 3: o->call(o->data); break;
     case 4: ((struct event *)o->data)->passed = 1; ((struct event *)o->data)->at = now += 0.25; break;
+    case 7: ((struct semaphore *)o->data)->value = o->from; signalled = 1; break;
+    case 8: if (((struct semaphore *)o->data)->kind == 1) ((struct semaphore *)o->data)->value = 0; break;
     }
     free(o->kept);
     free(o);
 }
 static int ending; /* so many kernels that spin end all the same */
+static int waits(struct op *o) { return o->kind == 8 && ((struct semaphore *)o->data)->value < o->from; }
 static void drain(struct stream *s) {
-    while (!held && !sticky && s->first && !(spinning && s->first->kind == 5 && !ending)) {
+    while (!held && !sticky && s->first && !(spinning && s->first->kind == 5 && !ending) && !waits(s->first)) {
         struct op *o = s->first;
         if (o->kind == 5 && ending) ending--;
         if (!(s->first = o->next)) s->last = &s->first;
@@ -151,6 +157,13 @@ static R scarce(void) {
 int fake_fail(int calls) { return __atomic_exchange_n(&fail_in, calls, __ATOMIC_SEQ_CST); }
 
 static struct stream *streams[4096];
+static void drain_all(void) {
+    do {
+        signalled = 0;
+        for (int i = 0; i < 4096; i++)
+            if (streams[i]) drain(streams[i]);
+    } while (signalled);
+}
 static R push(struct stream *s, struct op o) {
     pthread_mutex_lock(&big);
     R r = sticky ? sticky : scarce();
@@ -161,6 +174,7 @@ static R push(struct stream *s, struct op o) {
         *s->last = kept;
         s->last = &kept->next;
         drain(s);
+        if (signalled) drain_all();
     }
     pthread_mutex_unlock(&big);
     return r;
@@ -185,7 +199,9 @@ static long multiprocessors(long part) {
     for (int i = 0; i < 8; i++) count += part >> i & 1 ? 120 : 0;
     return count;
 }
+static int live_semaphores;
 static int live_graphs, launched_graphs, launched_alone;
+static long node_attributes;
 static int changed_nodes;
 static int stale_nodes; /* that were changed after their function had gone */
 
@@ -193,8 +209,7 @@ static int stale_nodes; /* that were changed after their function had gone */
 static void turn(int *what, int on) {
     pthread_mutex_lock(&big);
     *what = on;
-    for (int i = 0; i < 4096; i++)
-        if (streams[i]) drain(streams[i]);
+    drain_all();
     pthread_mutex_unlock(&big);
 }
 void fake_hold(int on) { turn(&held, on); }
@@ -228,6 +243,8 @@ long fake_count(int what) {
     case 14: return changed_nodes;
     case 15: return loads;
     case 16: return fail_in;
+    case 17: return live_semaphores;
+    case 18: return node_attributes;
     }
     return -1;
 }
@@ -333,6 +350,34 @@ R cuStreamWaitEvent(struct stream *s, void *e, unsigned f) { return sticky; }
 R cuStreamWriteValue32_v2(struct stream *s, P to, uint32_t v, unsigned f) {
     signatures++;
     return push(s, (struct op){.kind = 2, .to = to, .value = v});
+}
+/* Semaphores of another interface, which is whoever calls fake_signal. */
+struct semaphore_handle { unsigned kind; P handle[2]; unsigned flags, reserved[16]; };
+struct semaphore_params { P value, other[8]; unsigned flags, reserved[16]; };
+static struct semaphore *last_semaphore;
+R cuImportExternalSemaphore(struct semaphore **s, const struct semaphore_handle *d) {
+    if (d->flags || (d->kind != 1 && d->kind != 9) || fcntl((int)d->handle[0], F_GETFD) < 0) return INVALID_VALUE;
+    close((int)d->handle[0]);
+    *s = last_semaphore = calloc(1, sizeof **s);
+    (*s)->kind = d->kind;
+    live_semaphores++;
+    return sticky;
+}
+R cuDestroyExternalSemaphore(struct semaphore *s) { live_semaphores--; free(s); return OK; }
+R cuSignalExternalSemaphoresAsync(struct semaphore *const *s, const struct semaphore_params *p, unsigned n, struct stream *stream) {
+    if (n != 1 || p->flags) return INVALID_VALUE;
+    return push(stream, (struct op){.kind = 7, .data = *s, .from = (*s)->kind == 1 ? 1 : p->value});
+}
+R cuWaitExternalSemaphoresAsync(struct semaphore *const *s, const struct semaphore_params *p, unsigned n, struct stream *stream) {
+    if (n != 1 || p->flags) return INVALID_VALUE;
+    return push(stream, (struct op){.kind = 8, .data = *s, .from = (*s)->kind == 1 ? 1 : p->value});
+}
+void fake_signal(int value) {
+    int ignored = 0;
+    pthread_mutex_lock(&big);
+    last_semaphore->value = value;
+    pthread_mutex_unlock(&big);
+    turn(&ignored, 0);
 }
 R cuLaunchHostFunc(struct stream *s, void (*f)(void *), void *d) {
     return push(s, (struct op){.kind = 3, .call = f, .data = d});
@@ -683,6 +728,12 @@ R cuLaunchKernel(void *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, un
     return push(s, o);
 }
 
+#ifdef ATTRIBUTES
+R cuLaunchKernelEx(const struct config *c, void *f, void **params, void **extra) {
+    return cuLaunchKernel(f, c->grid[0], c->grid[1], c->grid[2], c->block[0], c->block[1], c->block[2], c->shared, c->stream, params, extra);
+}
+#endif
+
 /* Graphs are chains of kernels, and run in the context that was current when they were made. */
 enum { MOST = 160 };
 struct graph { int count; long part; struct op kernels[MOST]; struct module *first[MOST], *now[MOST]; };
@@ -701,6 +752,12 @@ R cuGraphAddKernelNode_v2(P *node, struct graph *g, P *before, size_t n, struct 
     g->first[g->count] = g->now[g->count] = p->f;
     if (!r) *node = ++g->count;
     return r;
+}
+/* Not how threads wait, nor what is an edge; of others the sum of the values is kept. */
+R cuGraphKernelNodeSetAttribute(P node, unsigned id, const unsigned *value) {
+    if (!node || id == 3 || id == 6) return INVALID_VALUE;
+    node_attributes += value[0];
+    return OK;
 }
 R cuGraphInstantiateWithFlags(struct graph **e, struct graph *g, uint64_t f) {
     if (scarce()) return OUT_OF_MEMORY;

@@ -173,11 +173,14 @@ pub const STREAM_SLOTS: u32 = 4096;
 /// [`FileMap`]: the client can only read the file.
 pub const FILE_READ_ONLY: u32 = 1;
 
-/// Bytes of a huge page, of which [`HostAlloc`]'s phase speaks.
+/// Bytes of a huge page, of which [`HostReserve`]'s phase speaks.
 pub const HUGE_PAGE: u64 = 2 << 20;
 
 /// The packet with which a client sends the descriptor of a file that it is about to have mapped.
 pub const FILE_PACKET: &[u8] = b"file";
+
+/// The packet with which a client sends the descriptor of something of another interface.
+pub const FOREIGN_PACKET: &[u8] = b"foreign";
 
 /// Runs that one client may have; their numbers are below it.
 pub const RUNS: u32 = 256;

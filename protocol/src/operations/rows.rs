@@ -20,8 +20,8 @@ macro_rules! for_each_operation {
                 call 3 1 mem_alloc(MemAlloc { context: u32, bytes: u64 }) -> MemAllocReply { address: u64 };
                 /// Frees device memory once all work posted before has finished.
                 post 4 1 mem_free(MemFree { address: u64 }) -> NoReply {};
-                /// Allocates page-locked host memory, at the same address in client and server. Phase: how many bytes behind the beginning of a huge page it is to begin, if it is as large as one: whole granules of 64 KiB.
-                call 5 2 host_alloc(HostAlloc { context: u32, bytes: u64, flags: u32, phase: u64 }) -> HostAllocReply { address: u64 };
+                /// Allocates page-locked host memory, at the same address in client and server.
+                call 5 1 host_alloc(HostAlloc { context: u32, bytes: u64, flags: u32 }) -> HostAllocReply { address: u64 };
                 /// Frees page-locked host memory once all work posted before has finished.
                 post 6 1 host_free(HostFree { address: u64 }) -> NoReply {};
                 /// Free and total device memory as this client may see them, in bytes.
@@ -82,6 +82,16 @@ macro_rules! for_each_operation {
                 call 150 1 window_of(WindowOf { address: u64 }) -> WindowOfReply { base: u64, bytes: u64 };
                 /// Maps part of a file of the client's, whose descriptor came last over the session's socket, at addresses of the host window and page-locks it. Freed as page-locked memory is. Flags: 1 if the client can only read it.
                 call 130 1 file_map(FileMap { context: u32, flags: u32, offset: u64, bytes: u64 }) -> FileMapReply { address: u64 };
+                /// Reserves addresses of the host window for memory whose pages the client makes, which is to be page-locked then. Phase: how many bytes behind the beginning of a huge page they are to begin, in whole granules of 64 KiB. Freed as page-locked memory is.
+                call 156 1 host_reserve(HostReserve { context: u32, bytes: u64, phase: u64 }) -> HostReserveReply { address: u64 };
+                /// Page-locks what the client has put at addresses that host_reserve gave.
+                call 157 1 host_pin(HostPin { address: u64 }) -> HostPinReply { reserved: u32 };
+                /// Takes a semaphore of another interface, whose descriptor came last over the session's socket, under the client's handle. Kind: CUexternalSemaphoreHandleType.
+                call 153 1 semaphore_import(SemaphoreImport { semaphore: u64, context: u32, kind: u32 }) -> SemaphoreImportReply { reserved: u32 };
+                /// Lets a semaphore of another interface go once all work posted before has finished.
+                post 154 1 semaphore_destroy(SemaphoreDestroy { semaphore: u64 }) -> NoReply {};
+                /// Holds the stream until a semaphore of another interface is signalled, of a timeline with this value or more.
+                stream 155 1 semaphore_wait(SemaphoreWait { semaphore: u64, value: u64 }) -> NoReply {};
                 /// Says when the device worked for the client, since the last such question: the reply's data is a piece for a [`SpanReader`](crate::operations::SpanReader), oldest spans first. To be asked until there are none; the first question begins the keeping. Dropped: how many there was no room for, since then.
                 call 151 1 trace_take(TraceTake { reserved: u32 }) -> TraceTakeReply { dropped: u64 };
                 /// Tells of calls and work, for whoever has this client recorded. Data: records of the crate `trace`, of which nothing here knows more.
@@ -144,6 +154,8 @@ macro_rules! for_each_operation {
                 call 120 1 tensor_map_encode(TensorMapEncode { device: u32 }) -> TensorMapEncodeReply { reserved: u32 };
                 /// Puts another address into a descriptor, which is the data. The reply's data is the new descriptor.
                 call 121 1 tensor_map_replace(TensorMapReplace { device: u32, address: u64 }) -> TensorMapReplaceReply { reserved: u32 };
+                /// Signals a semaphore of another interface, of a timeline with this value.
+                stream 122 1 semaphore_signal(SemaphoreSignal { semaphore: u64, value: u64 }) -> NoReply {};
             }
         }
     };

@@ -80,6 +80,8 @@ pub struct ServerResources {
     pub server_memory: ServerMemoryBudget,
     /// Who receives the files that they register.
     pub files: Arc<FileReceiver>,
+    /// There is one session at most, ever.
+    pub serves_one: bool,
 }
 
 /// Memory that an engine works with and that stays mapped as long as somebody has this.
@@ -242,6 +244,7 @@ pub fn admit(
             log: name,
             share: limits.share,
             partition: membership.partition,
+            is_alone: host.serves_one,
             shared_blocks: SharedBlocks::new(user_exports.clone()),
             shared_events: SharedEvents::new(user_exports.clone()),
             virtual_memory: VirtualMemory::new(

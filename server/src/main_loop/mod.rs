@@ -79,6 +79,8 @@ pub struct Settings {
     pub held: Option<u64>,
     /// Who receives the files that clients register.
     pub files: FileReceiver,
+    /// The server has one client, and never another.
+    pub serves_one: bool,
 }
 
 impl Default for Settings {
@@ -87,6 +89,7 @@ impl Default for Settings {
             compute_modes: Box::new(EnforcedByDriver),
             held: None,
             files: FileReceiver::Server,
+            serves_one: false,
         }
     }
 }
@@ -135,6 +138,7 @@ pub fn run_with(
                 host_memory: pinned,
                 server_memory: ServerMemoryBudget::new(settings.held),
                 files: Arc::new(settings.files),
+                serves_one: settings.serves_one,
             }),
             log: log.clone(),
             time_lines: Arc::default(),

@@ -13,7 +13,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use cuda_abi::CUresult;
-use engine::arena::GRANULE;
 use engine::{Bound, Window};
 
 use crate::admission::groups::{Group, GroupCharge};
@@ -262,21 +261,7 @@ impl ClientMemory {
         bytes: u64,
         backing: &mut dyn Backing,
     ) -> Result<u64, CUresult> {
-        self.allocate_in_phase((place, 0), context, bytes, backing)
-    }
-
-    /// As [`Memory::allocate`], of a place and a phase as [`Heap::allocate`] takes it.
-    ///
-    /// # Errors
-    /// As [`Memory::allocate`], and CUDA_ERROR_INVALID_VALUE for a phase that is not whole granules.
-    pub fn allocate_in_phase(
-        &mut self,
-        (place, phase): (MemoryKind, u64),
-        context: u32,
-        bytes: u64,
-        backing: &mut dyn Backing,
-    ) -> Result<u64, CUresult> {
-        if bytes == 0 || !phase.is_multiple_of(GRANULE) {
+        if bytes == 0 {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
         if self.blocks.len() >= MAX_BLOCKS {
@@ -290,7 +275,7 @@ impl ClientMemory {
             .ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
         self.charge_kind(place, bytes)?;
         let heap = self.heap(place).ok_or(nowhere)?;
-        let made = heap.allocate(bytes, phase, backing);
+        let made = heap.allocate(bytes, backing);
         let start = made.inspect_err(|_| self.uncharge_kind(place, bytes))?;
         self.blocks.insert(
             start,
@@ -316,12 +301,37 @@ impl ClientMemory {
         align: u64,
         backing: &mut dyn Backing,
     ) -> Result<u64, CUresult> {
+        self.allocate_bare(context, bytes, |heap| heap.reserve(bytes, align, backing))
+    }
+
+    /// As [`Memory::allocate_addresses`], which begin `phase` bytes behind where a huge page does, if there is room.
+    ///
+    /// # Errors
+    /// As [`Memory::allocate`].
+    pub fn allocate_addresses_in_phase(
+        &mut self,
+        context: u32,
+        bytes: u64,
+        phase: u64,
+        backing: &mut dyn Backing,
+    ) -> Result<u64, CUresult> {
+        self.allocate_bare(context, bytes, |heap| {
+            heap.reserve_in_phase(bytes, phase, backing)
+        })
+    }
+
+    fn allocate_bare(
+        &mut self,
+        context: u32,
+        bytes: u64,
+        reserve: impl FnOnce(&mut Heap) -> Result<u64, CUresult>,
+    ) -> Result<u64, CUresult> {
         if self.blocks.len() >= MAX_BLOCKS {
             return Err(CUresult::ERROR_OUT_OF_MEMORY);
         }
         let place = MemoryKind::BareHost;
         self.charge_kind(place, bytes)?;
-        let reserved = self.host.heap.reserve(bytes, align, backing);
+        let reserved = reserve(&mut self.host.heap);
         let start = reserved.inspect_err(|_| self.uncharge_kind(place, bytes))?;
         let block = MemoryBlock {
             place,

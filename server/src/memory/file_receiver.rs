@@ -1,4 +1,5 @@
-//! Who takes the files that clients register out of their sockets, and looks at them first.
+//! Who takes the files that clients register, and descriptors of other interfaces, out of their sockets, and looks
+//! at them first.
 //!
 //! A descriptor can be of a file whose file system is a program of the client's (FUSE). The kernel lets nobody go who
 //! looks at it or closes it before that program answers, not by SIGKILL either. So where a server has a *receiver*, a
@@ -14,11 +15,16 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use protocol::operations::FILE_PACKET;
+use rustix::fs::FileType;
 use transport::memory::page_of;
 use transport::socket::{Connection, SocketError};
 
 /// How long a server waits for what comes of a file. One of this machine's is looked at in microseconds.
 const PATIENCE: Duration = Duration::from_secs(2);
+
+/// The number of NVIDIA's character devices, and what the kernel says of the file system of DMA buffers.
+const NVIDIA: u32 = 195;
+const DMA_BUFFERS: i64 = 0x444d_4142;
 
 /// Files that a receiver looks at at a time. What it cannot let go of stays among them.
 const MOST: usize = 1024;
@@ -26,9 +32,7 @@ const MOST: usize = 1024;
 /// Bytes of the stack of a thread that looks at a file.
 const STACK: usize = 256 << 10;
 
-/// To the receiver, with a client's socket and one for the answers.
-const TAKE: &[u8] = b"take";
-/// Its answers: the packet has been taken, and then the file, or else why there is none in words.
+/// To the receiver goes the packet that is to be taken, with a client's socket and one for the answers. Its answers: the packet has been taken, and then the file, or else why there is none in words.
 const TAKEN: &[u8] = b"taken";
 const FILE: &[u8] = b"file";
 /// In the place of both.
@@ -60,19 +64,20 @@ pub enum NoFile {
 }
 
 impl FileReceiver {
-    /// Takes the file that a client has sent over its session's socket.
+    /// Takes the descriptor that a client has sent over its session's socket, with such a packet: of a file, or of
+    /// something foreign.
     ///
     /// # Errors
     /// Why there is none.
-    pub fn receive(&self, client: &Connection) -> Result<OwnedFd, NoFile> {
+    pub fn receive(&self, packet: &[u8], client: &Connection) -> Result<OwnedFd, NoFile> {
         let Self::Process(receiver) = self else {
-            return receive_checked(client);
+            return receive_checked(packet, client);
         };
         let gone = |_| NoFile::NoReceiver;
         let (answers, theirs) = Connection::pair().map_err(|_| NoFile::NoReceiver)?;
         answers.set_receive_timeout(Some(PATIENCE)).map_err(gone)?;
         let fds = [client.as_fd(), theirs.as_fd()];
-        receiver.try_send(TAKE, &fds).map_err(gone)?;
+        receiver.try_send(packet, &fds).map_err(gone)?;
         drop(theirs);
         match &*answers.receive().map_err(gone)?.0 {
             TAKEN => {}
@@ -100,8 +105,8 @@ impl FileReceiver {
 pub fn receive_files(server: &Connection) {
     let looking = Arc::new(AtomicUsize::new(0));
     loop {
-        let fds = match server.receive() {
-            Ok((_, fds)) => fds,
+        let (packet, fds) = match server.receive() {
+            Ok(received) => received,
             // No descriptor is left; the server is told by the end of what it sent.
             Err(SocketError::Descriptors(_)) => continue,
             Err(_) => return,
@@ -115,7 +120,11 @@ pub fn receive_files(server: &Connection) {
         looking.fetch_add(1, Ordering::Relaxed);
         let done = Arc::clone(&looking);
         let look = move || {
-            receive_one(Connection::from_fd(client), &Connection::from_fd(answers));
+            receive_one(
+                &packet,
+                Connection::from_fd(client),
+                &Connection::from_fd(answers),
+            );
             done.fetch_sub(1, Ordering::Relaxed);
         };
         let thread = std::thread::Builder::new().stack_size(STACK);
@@ -126,16 +135,16 @@ pub fn receive_files(server: &Connection) {
 }
 
 /// Takes a client's file and says what it is. What it says may come too late for a server that has lost patience.
-fn receive_one(client: Connection, answers: &Connection) {
-    let file = receive_checked(&client);
+fn receive_one(packet: &[u8], client: Connection, answers: &Connection) {
+    let file = take(packet, &client);
     // Kept for as long as the file takes, it would hide the server's end from the client.
     drop(client);
     let said = match file {
         Ok(file) => {
             let _ = answers.try_send(TAKEN, &[]);
-            match page_of(&file) {
-                Ok(_) => answers.try_send(FILE, &[file.as_fd()]),
-                Err(error) => answers.try_send(error.to_string().as_bytes(), &[]),
+            match check(packet, &file) {
+                Ok(()) => answers.try_send(FILE, &[file.as_fd()]),
+                Err(why) => answers.try_send(why.as_bytes(), &[]),
             }
         }
         Err(NoFile::NoDescriptor) => answers.try_send(NO_DESCRIPTOR, &[]),
@@ -145,14 +154,40 @@ fn receive_one(client: Connection, answers: &Connection) {
     drop(said);
 }
 
-/// Takes the packet with a file that is the next one in a client's socket.
-fn receive_checked(client: &Connection) -> Result<OwnedFd, NoFile> {
+/// Takes a descriptor that is the next one in a client's socket, and looks at it.
+fn receive_checked(packet: &[u8], client: &Connection) -> Result<OwnedFd, NoFile> {
+    let taken = take(packet, client)?;
+    check(packet, &taken).map_err(NoFile::Unsuitable)?;
+    Ok(taken)
+}
+
+/// Whether a descriptor may come into the server, which must never wait for who made it; else why not.
+fn check(packet: &[u8], descriptor: &OwnedFd) -> Result<(), String> {
+    if packet == FILE_PACKET {
+        return page_of(descriptor)
+            .map(drop)
+            .map_err(|error| error.to_string());
+    }
+    let system = |error: rustix::io::Errno| error.to_string();
+    let stat = rustix::fs::fstat(descriptor).map_err(system)?;
+    let is_character = FileType::from_raw_mode(stat.st_mode) == FileType::CharacterDevice;
+    if is_character && rustix::fs::major(stat.st_rdev) == NVIDIA {
+        return Ok(());
+    }
+    match rustix::fs::fstatfs(descriptor).map_err(system)?.f_type {
+        DMA_BUFFERS => Ok(()),
+        _ => Err("it is neither of NVIDIA's driver nor a DMA buffer".to_owned()),
+    }
+}
+
+/// Takes a packet with a descriptor that is the next one in a client's socket.
+fn take(wanted: &[u8], client: &Connection) -> Result<OwnedFd, NoFile> {
     match client.try_receive() {
-        Ok(Some((packet, fds))) if packet == FILE_PACKET => {
+        Ok(Some((packet, fds))) if packet == wanted => {
             let [file] = <[OwnedFd; 1]>::try_from(fds).map_err(|_| NoFile::NotSent)?;
             Ok(file)
         }
-        Err(SocketError::Descriptors(packet)) if packet == FILE_PACKET => Err(NoFile::NoDescriptor),
+        Err(SocketError::Descriptors(packet)) if packet == wanted => Err(NoFile::NoDescriptor),
         _ => Err(NoFile::NotSent),
     }
 }
@@ -160,6 +195,7 @@ fn receive_checked(client: &Connection) -> Result<OwnedFd, NoFile> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use protocol::operations::FOREIGN_PACKET;
     use std::fs::File;
 
     /// A receiver on a thread of this process, a client, and the session's end of its socket.
@@ -176,12 +212,12 @@ mod tests {
         let memory = rustix::fs::memfd_create("file", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
         rustix::fs::ftruncate(&memory, 4096).unwrap();
         client.send(FILE_PACKET, &[memory.as_fd()]).unwrap();
-        let file = receiver.receive(&session).unwrap();
+        let file = receiver.receive(FILE_PACKET, &session).unwrap();
         let inode = |fd: &OwnedFd| rustix::fs::fstat(fd).unwrap().st_ino;
         assert_eq!(inode(&file), inode(&memory));
         let null = File::open("/dev/null").unwrap();
         client.send(FILE_PACKET, &[null.as_fd()]).unwrap();
-        let refused = receiver.receive(&session);
+        let refused = receiver.receive(FILE_PACKET, &session);
         assert!(
             matches!(&refused, Err(NoFile::Unsuitable(why)) if why.contains("no regular file")),
             "{refused:?}"
@@ -191,16 +227,46 @@ mod tests {
     }
 
     #[test]
+    fn what_is_sent_as_foreign_is_of_the_driver_and_no_file() {
+        let (receiver, client, session) = scene();
+        let memory = rustix::fs::memfd_create("file", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        let null = File::open("/dev/null").unwrap();
+        for wrong in [memory.as_fd(), null.as_fd()] {
+            client.send(FOREIGN_PACKET, &[wrong]).unwrap();
+            let refused = receiver.receive(FOREIGN_PACKET, &session);
+            assert!(
+                matches!(&refused, Err(NoFile::Unsuitable(why)) if why.contains("NVIDIA")),
+                "{refused:?}"
+            );
+        }
+        client.send(FOREIGN_PACKET, &[memory.as_fd()]).unwrap();
+        let refused = receiver.receive(FILE_PACKET, &session);
+        assert!(matches!(refused, Err(NoFile::NotSent)), "{refused:?}");
+    }
+
+    #[test]
     fn what_is_no_file_is_told_and_so_is_that_nobody_receives() {
         let (receiver, client, session) = scene();
-        assert!(matches!(receiver.receive(&session), Err(NoFile::NotSent)));
+        assert!(matches!(
+            receiver.receive(FILE_PACKET, &session),
+            Err(NoFile::NotSent)
+        ));
         client.send(b"x", &[]).unwrap();
-        assert!(matches!(receiver.receive(&session), Err(NoFile::NotSent)));
+        assert!(matches!(
+            receiver.receive(FILE_PACKET, &session),
+            Err(NoFile::NotSent)
+        ));
         client.send(FILE_PACKET, &[]).unwrap();
-        assert!(matches!(receiver.receive(&session), Err(NoFile::NotSent)));
+        assert!(matches!(
+            receiver.receive(FILE_PACKET, &session),
+            Err(NoFile::NotSent)
+        ));
         let (ours, theirs) = Connection::pair().unwrap();
         drop(theirs);
         let nobody = FileReceiver::Process(ours);
-        assert!(matches!(nobody.receive(&session), Err(NoFile::NoReceiver)));
+        assert!(matches!(
+            nobody.receive(FILE_PACKET, &session),
+            Err(NoFile::NoReceiver)
+        ));
     }
 }

@@ -229,18 +229,13 @@ impl Heap {
     }
 
     /// Makes a block of a size that [`Heap::rounded`] gave. One of the host's that is as large as a huge page begins
-    /// `phase` bytes, which are whole granules, behind where one does, if there is room.
+    /// where one does, if there is room.
     ///
     /// # Errors
     /// CUDA_ERROR_OUT_OF_MEMORY, with everything as before.
-    pub fn allocate(
-        &mut self,
-        bytes: u64,
-        phase: u64,
-        backing: &mut dyn Backing,
-    ) -> Result<u64, CUresult> {
+    pub fn allocate(&mut self, bytes: u64, backing: &mut dyn Backing) -> Result<u64, CUresult> {
         if bytes >= GRANULE {
-            let phase = (self.device.is_none() && bytes >= HUGE_PAGE).then_some(phase);
+            let phase = (self.device.is_none() && bytes >= HUGE_PAGE).then_some(0);
             return self.granules(bytes, phase, backing);
         }
         if let Some(start) = self.small.take(bytes) {
@@ -398,6 +393,22 @@ impl Heap {
         let gap = align.saturating_sub(EXTENT);
         self.grow(bytes.checked_add(gap).ok_or(full)?, backing)?;
         self.vacant.take_aligned(bytes, align).ok_or(full)
+    }
+
+    /// As [`Heap::reserve`], of addresses that begin `phase` bytes behind where a huge page does, if there is room.
+    ///
+    /// # Errors
+    /// As [`Heap::reserve`].
+    pub fn reserve_in_phase(
+        &mut self,
+        bytes: u64,
+        phase: u64,
+        backing: &mut dyn Backing,
+    ) -> Result<u64, CUresult> {
+        match self.vacant.take_in_phase(bytes, phase) {
+            Some(start) => Ok(start),
+            None => self.reserve(bytes, GRANULE, backing),
+        }
     }
 
     /// Takes addresses back that [`Heap::reserve`] gave.

@@ -5,6 +5,7 @@
 pub mod address_account;
 pub mod backing;
 pub mod client_memory;
+pub mod client_pages;
 pub mod file_receiver;
 pub mod heap;
 pub mod host_budget;

@@ -15,6 +15,7 @@ use protocol::operations::FileMap;
 use transport::memory::{Mapping, MemoryError, Overlay, Sealed};
 use transport::socket::Connection;
 
+use crate::memory::client_pages::Reserved;
 use crate::memory::file_receiver::{FileReceiver, NoFile};
 use crate::memory::mapped_file::{FreeAddresses, MappedFile};
 
@@ -30,11 +31,13 @@ pub struct RegisteredFiles {
     connection: Arc<Connection>,
     receiver: Arc<FileReceiver>,
     unanswered: u32,
-    window: Arc<Mapping>,
-    memory: Arc<Sealed>,
+    pub(super) window: Arc<Mapping>,
+    pub(super) memory: Arc<Sealed>,
     /// By first address.
     mapped: BTreeMap<u64, Arc<MappedFile>>,
-    free: FreeAddresses,
+    /// Addresses for pages of the client's, by the first.
+    pub(super) reserved: BTreeMap<u64, Reserved>,
+    pub(super) free: FreeAddresses,
 }
 
 impl RegisteredFiles {
@@ -51,6 +54,7 @@ impl RegisteredFiles {
             window,
             memory: Arc::new(memory),
             mapped: BTreeMap::new(),
+            reserved: BTreeMap::new(),
             free: FreeAddresses::default(),
         }
     }
@@ -65,9 +69,9 @@ impl RegisteredFiles {
         self.mapped.len() >= MOST
     }
 
-    /// Takes the descriptor that the client has sent.
-    pub(crate) fn receive(&mut self) -> Result<OwnedFd, NotReceived> {
-        let refused = match self.receiver.receive(&self.connection) {
+    /// Takes the descriptor that the client has sent with such a packet.
+    pub(crate) fn receive(&mut self, packet: &[u8]) -> Result<OwnedFd, NotReceived> {
+        let refused = match self.receiver.receive(packet, &self.connection) {
             Ok(file) => return Ok(file),
             Err(refused) => refused,
         };

@@ -61,6 +61,8 @@ pub enum DeferredAction {
     CloseImport(u64),
     /// Free the slot of a shared event.
     CloseEvent(u32),
+    /// Let a semaphore of another interface go.
+    EndSemaphore(u64),
     /// Carry out a call that there was no memory for, or no free addresses.
     Retry(Record),
 }
@@ -70,6 +72,7 @@ pub(super) fn takes_memory(record: &Record) -> bool {
     [
         Opcode::MemAlloc,
         Opcode::HostAlloc,
+        Opcode::HostReserve,
         Opcode::ManagedAlloc,
         Opcode::ModuleLoad,
         Opcode::PhysicalCreate,

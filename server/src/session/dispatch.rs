@@ -14,15 +14,17 @@ use protocol::operations::{
     ContextDestroy, Copy, Detach, EVENT_SLOTS, EventAwait, EventForget, EventMark, EventMarkReply,
     EventOpen, EventOpenReply, EventPass, EventRecord, EventShare, EventShareReply, Expose,
     ExposeReply, Exposed, FileMap, FileMapReply, Fill, FunctionSet, HeapSet, HostAlloc,
-    HostAllocReply, HostBarrier, HostFree, HostRelease, ImageDescribe, ImageDescribeReply,
-    ImageLoad, ImageLoadReply, ImagePut, ImageUnload, Launch, LimitSet, ManagedAlloc,
-    ManagedAllocReply, MemAlloc, MemAllocReply, MemClose, MemFree, MemImport, MemImportReply,
-    MemInfo, MemInfoReply, ModuleLoad, ModuleLoadReply, ModuleUnload, NotSupported, Operations,
-    OutputTake, OutputTakeReply, PeerAccess, PeerAccessReply, PhysicalAccess, PhysicalAccessReply,
-    PhysicalCreate, PhysicalCreateReply, PhysicalImport, PhysicalImportReply, PhysicalMap,
-    PhysicalMapReply, PhysicalRelease, PhysicalUnmap, PhysicalUnmapReply, RunAdd, RunDestroy,
-    RunLaunch, STREAM_SLOTS, StreamConnect, StreamCreate, StreamDestroy, StreamWait,
-    TensorMapEncode, TensorMapEncodeReply, TensorMapReplace, TensorMapReplaceReply, TextureCreate,
+    HostAllocReply, HostBarrier, HostFree, HostPin, HostPinReply, HostRelease, HostReserve,
+    HostReserveReply, ImageDescribe, ImageDescribeReply, ImageLoad, ImageLoadReply, ImagePut,
+    ImageUnload, Launch, LimitSet, ManagedAlloc, ManagedAllocReply, MemAlloc, MemAllocReply,
+    MemClose, MemFree, MemImport, MemImportReply, MemInfo, MemInfoReply, ModuleLoad,
+    ModuleLoadReply, ModuleUnload, NotSupported, Operations, OutputTake, OutputTakeReply,
+    PeerAccess, PeerAccessReply, PhysicalAccess, PhysicalAccessReply, PhysicalCreate,
+    PhysicalCreateReply, PhysicalImport, PhysicalImportReply, PhysicalMap, PhysicalMapReply,
+    PhysicalRelease, PhysicalUnmap, PhysicalUnmapReply, RunAdd, RunDestroy, RunLaunch,
+    STREAM_SLOTS, SemaphoreDestroy, SemaphoreImport, SemaphoreImportReply, SemaphoreSignal,
+    SemaphoreWait, StreamConnect, StreamCreate, StreamDestroy, StreamWait, TensorMapEncode,
+    TensorMapEncodeReply, TensorMapReplace, TensorMapReplaceReply, TextureCreate,
     TextureCreateReply, TextureDestroy, TracePut, TraceTake, TraceTakeReply, ValueWait, WindowOf,
     WindowOfReply, Write,
 };
@@ -344,14 +346,28 @@ impl Operations for Session {
         _: &mut Vec<u8>,
     ) -> Result<HostAllocReply, CUresult> {
         self.device_of(request.context)?;
-        let mut committer = ClientBacking(&mut *self.client, &self.addresses);
-        let address = self.memory.allocate_in_phase(
-            (MemoryKind::Host, request.phase),
-            request.context,
-            request.bytes,
-            &mut committer,
-        )?;
+        let address = self.allocate(MemoryKind::Host, request.context, request.bytes)?;
         Ok(HostAllocReply { address })
+    }
+
+    fn host_reserve(
+        &mut self,
+        request: &HostReserve,
+        _: &[u8],
+        _: &mut Vec<u8>,
+    ) -> Result<HostReserveReply, CUresult> {
+        let address = self.reserve_host(request)?;
+        Ok(HostReserveReply { address })
+    }
+
+    fn host_pin(
+        &mut self,
+        request: &HostPin,
+        _: &[u8],
+        _: &mut Vec<u8>,
+    ) -> Result<HostPinReply, CUresult> {
+        self.pin_host(request)?;
+        Ok(HostPinReply { reserved: 0 })
     }
 
     fn host_free(&mut self, request: &HostFree, _: &[u8]) -> Result<(), CUresult> {
@@ -387,6 +403,26 @@ impl Operations for Session {
     }
 
     fn value_wait(&mut self, at: At, _: &ValueWait, _: &[u8]) -> Result<(), CUresult> {
+        self.value_waits.finish(at)?;
+        self.post_empty_record(at)
+    }
+
+    fn semaphore_import(
+        &mut self,
+        request: &SemaphoreImport,
+        _: &[u8],
+        _: &mut Vec<u8>,
+    ) -> Result<SemaphoreImportReply, CUresult> {
+        self.import_semaphore(request)?;
+        Ok(SemaphoreImportReply { reserved: 0 })
+    }
+
+    fn semaphore_destroy(&mut self, request: &SemaphoreDestroy, _: &[u8]) -> Result<(), CUresult> {
+        self.defer(DeferredAction::EndSemaphore(request.semaphore));
+        Ok(())
+    }
+
+    fn semaphore_wait(&mut self, at: At, _: &SemaphoreWait, _: &[u8]) -> Result<(), CUresult> {
         self.value_waits.finish(at)?;
         self.post_empty_record(at)
     }
@@ -619,6 +655,15 @@ impl Operations for Session {
         self.client.write(at, request, data)?;
         self.count_write(at, request.to, data.len() as u64);
         Ok(())
+    }
+
+    fn semaphore_signal(
+        &mut self,
+        at: At,
+        request: &SemaphoreSignal,
+        data: &[u8],
+    ) -> Result<(), CUresult> {
+        self.client.semaphore_signal(at, request, data)
     }
 
     fn fill(&mut self, at: At, request: &Fill, data: &[u8]) -> Result<(), CUresult> {

@@ -231,7 +231,8 @@ impl Session {
                         sequence: record.header.sequence,
                     };
                     if came > 0 {
-                        let is_value = record.header.opcode == Opcode::ValueWait as u16;
+                        let waits = [Opcode::ValueWait, Opcode::SemaphoreWait];
+                        let is_value = waits.iter().any(|&it| record.header.opcode == it as u16);
                         let value = is_value.then_some(HoldReason::Value);
                         self.record_hold(at, came, why.map(|why| value.unwrap_or(why)));
                     }

@@ -9,7 +9,7 @@ use cuda_abi::CUresult;
 use cuda_abi::types::CUdevice_attribute;
 use engine::Window;
 use engine::arena::GRANULE;
-use protocol::operations::{FILE_READ_ONLY, FileMap};
+use protocol::operations::{FILE_PACKET, FILE_READ_ONLY, FileMap};
 use transport::memory::{MemoryError, page_of};
 
 use super::Session;
@@ -20,7 +20,7 @@ impl Session {
     /// Maps part of the file whose descriptor came last.
     pub(super) fn map_file(&mut self, request: &FileMap) -> Result<u64, CUresult> {
         // First, so that it is not taken for the next request's.
-        let file = self.receive_file()?;
+        let file = self.receive_descriptor(FILE_PACKET)?;
         self.device_of(request.context)?;
         let read_only = request.flags & FILE_READ_ONLY != 0;
         let supported = CUdevice_attribute::READ_ONLY_HOST_REGISTER_SUPPORTED.0;
@@ -82,14 +82,15 @@ impl Session {
         Ok(())
     }
 
-    fn receive_file(&mut self) -> Result<OwnedFd, CUresult> {
-        self.files.receive().map_err(|refused| match refused {
+    /// Takes the descriptor that the client has sent with such a packet.
+    pub(super) fn receive_descriptor(&mut self, packet: &[u8]) -> Result<OwnedFd, CUresult> {
+        self.files.receive(packet).map_err(|refused| match refused {
             NotReceived::NoDescriptor => {
                 self.error_line("the server has no descriptor left for a file to be registered");
                 CUresult::ERROR_OUT_OF_MEMORY
             }
             NotReceived::Unsuitable(why) => {
-                self.error_line(&format!("a file cannot be registered: {why}"));
+                self.error_line(&format!("a descriptor is of no use: {why}"));
                 CUresult::ERROR_NOT_SUPPORTED
             }
             NotReceived::NoReceiver => {

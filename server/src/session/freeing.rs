@@ -46,6 +46,7 @@ impl Session {
             DeferredAction::CloseImport(address) => {
                 self.shared_blocks.close_import(address, &mut *self.client);
             }
+            DeferredAction::EndSemaphore(semaphore) => self.client.semaphore_destroy(semaphore),
             DeferredAction::CloseEvent(slot) => self.shared_events.close(slot, &self.observer),
             DeferredAction::Retry(record) => return Some(record),
         }
@@ -53,8 +54,9 @@ impl Session {
     }
 
     /// Frees a block that nothing of this client uses any more. If others use it, that waits.
-    fn free_block(&mut self, block: MemoryBlock) {
+    pub(super) fn free_block(&mut self, block: MemoryBlock) {
         self.unmap_file(block.start());
+        self.return_host(block.start());
         if let Some(block) = self.shared_blocks.keep_if_used(block) {
             self.return_block(&block);
         }

@@ -40,8 +40,10 @@ mod freeing;
 mod image_operations;
 mod limit_changes;
 pub mod observer;
+mod page_operations;
 pub mod recording;
 mod records;
+mod semaphores;
 mod value_waits;
 
 pub use deferred::{BlockedWork, DeferredAction, End};
@@ -73,6 +75,8 @@ pub struct Session {
     devices: Vec<DeviceFacts>,
     share: Share,
     partition: Partition,
+    /// The server has no other client and never gets one.
+    is_alone: bool,
     /// Of each device's multiprocessors, how many the client was shown, and how many there are.
     granted: Vec<(u32, u32)>,
     /// The device of each context.
@@ -136,6 +140,8 @@ pub struct SessionParts {
     pub share: Share,
     /// Where it may have contexts.
     pub partition: Partition,
+    /// The server has no other client and never gets one.
+    pub is_alone: bool,
     /// Of each device's multiprocessors, how many the client was shown, and how many there are.
     pub granted: Vec<(u32, u32)>,
     /// Where it is counted what the client has.
@@ -174,6 +180,7 @@ impl Session {
             devices: parts.devices,
             share: parts.share,
             partition: parts.partition,
+            is_alone: parts.is_alone,
             granted: parts.granted,
             contexts: vec![None; protocol::operations::CONTEXT_SLOTS as usize],
             ending_contexts: 0,

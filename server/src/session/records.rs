@@ -6,14 +6,15 @@
 use cuda_abi::CUresult;
 use engine::{Observer, clock};
 use protocol::operations::{
-    At, ContextCreate, EventAwait, Opcode, RecordOutcome, RefusedRecord, StreamWait, ValueWait,
-    dispatch,
+    At, ContextCreate, EventAwait, Opcode, RecordOutcome, RefusedRecord, SemaphoreWait, StreamWait,
+    ValueWait, dispatch,
 };
 use protocol::wire::Fields;
 use transport::ring::Record;
 use transport::session::{NotSent, REPLY_DATA, REPLY_SLOTS};
 
 use crate::session::deferred::takes_memory;
+use crate::session::value_waits::Wait;
 use crate::session::{BlockedWork, DeferredAction, End, Session};
 use crate::stream_scheduler::completion::shared_event;
 use crate::stream_scheduler::{Disposition, OrderingConstraint};
@@ -43,7 +44,13 @@ impl Session {
                 }
             }
             Opcode::ValueWait => {
-                value_wait = Some(ValueWait::read(record.slots()).map_err(End::violation)?);
+                let wait = ValueWait::read(record.slots()).map_err(End::violation)?;
+                value_wait = Some(Wait::Value(wait));
+                OrderingConstraint::HostBarrier
+            }
+            Opcode::SemaphoreWait => {
+                let wait = SemaphoreWait::read(record.slots()).map_err(End::violation)?;
+                value_wait = Some(Wait::Semaphore(wait));
                 OrderingConstraint::HostBarrier
             }
             Opcode::Launch | Opcode::RunLaunch => OrderingConstraint::Kernel,

@@ -1,4 +1,4 @@
-//! Streams that wait until a value in memory is as they want it.
+//! Streams that wait until a value in memory is as they want it, or a semaphore of another interface.
 //!
 //! Memory does not say when it changes, so the session looks at it, again and again with a pause
 //! between, but only when the stream has done everything before the wait. The wait itself is a host-function barrier
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use cuda_abi::CUresult;
 use engine::{Client, Observer};
-use protocol::operations::{At, STREAM_SLOTS, ValueWait};
+use protocol::operations::{At, STREAM_SLOTS, SemaphoreWait, ValueWait};
 
 use crate::session::observer::ClientObserver;
 use crate::stream_scheduler::completion::host_barrier;
@@ -30,10 +30,19 @@ const COMPARISON: u32 = 0xff;
 /// How long a session that reads no further, and has nothing under way, waits for a value.
 const PATIENCE: Duration = Duration::from_secs(10);
 
+/// What a stream waits for.
+#[derive(Clone, Copy, Debug)]
+pub enum Wait {
+    /// A value in memory.
+    Value(ValueWait),
+    /// A semaphore, which the engine waits for and says when that is over.
+    Semaphore(SemaphoreWait),
+}
+
 /// A client's waits for values.
 #[derive(Debug, Default)]
 pub struct ValueWaits {
-    waits: HashMap<At, ValueWait>,
+    waits: HashMap<At, Wait>,
     /// Waits that could not be, and why; taken when their turn comes.
     failed: HashMap<At, CUresult>,
     /// Whether a wait's turn has come and its value has not.
@@ -64,7 +73,7 @@ fn holds(wait: &ValueWait, value: u64) -> Option<bool> {
 impl ValueWaits {
     /// Notes a wait whose record is held in its stream, so that there are no more than those: whoever
     /// is past its place was taken out by [`ValueWaits::finish`].
-    pub fn add(&mut self, at: At, wait: ValueWait) {
+    pub fn add(&mut self, at: At, wait: Wait) {
         self.waits.insert(at, wait);
     }
 
@@ -77,7 +86,8 @@ impl ValueWaits {
     /// Ends the contexts of waits that is due, if nothing but these has kept the session from
     /// reading on for long: `stuck` says that it reads no further and that nothing is under way. A value
     /// that one of the records would write that are not read would never come. (Where a stream's places
-    /// are taken, a native program would be held up in its call for ever.)
+    /// are taken, a native program would be held up in its call for ever.) A semaphore may be signalled by others at
+    /// any time.
     pub fn time_out_if_stuck(&mut self, stuck: bool, observer: &ClientObserver) {
         if !stuck || !self.asked {
             self.stuck_since = None;
@@ -88,8 +98,9 @@ impl ValueWaits {
             return;
         }
         self.stuck_since = None;
-        let turn = |at: &&At| observer.progress.completed(at.stream) + 1 >= at.sequence;
-        for at in self.waits.keys().filter(turn) {
+        let turn = |at: &At| observer.progress.completed(at.stream) + 1 >= at.sequence;
+        let is_stuck = |(at, wait): &(&At, &Wait)| matches!(wait, Wait::Value(_)) && turn(at);
+        for (at, _) in self.waits.iter().filter(is_stuck) {
             let text = format!(
                 "a stream waited {} s for a value, while so much was posted behind such waits that no \
                  more is read: if a later operation was to write it, it would never have come",
@@ -112,8 +123,14 @@ impl ValueWaits {
                 return true;
             }
             let dead = observer.is_dead(observer.progress.context(at.stream));
-            let looked = client.peek(wait.address, wait.bytes);
-            match looked.map(|value| holds(wait, value)) {
+            let looked = match wait {
+                Wait::Value(wait) => {
+                    let looked = client.peek(wait.address, wait.bytes);
+                    looked.map(|value| holds(wait, value))
+                }
+                Wait::Semaphore(wait) => client.semaphore_wait(*at, wait).map(|()| Some(true)),
+            };
+            match looked {
                 // The engine may need more than one look.
                 Ok(Some(false)) | Err(CUresult::ERROR_NOT_READY) if !dead => {
                     *asked = true;

@@ -50,6 +50,8 @@ pub struct World {
     committed: AtomicU64,
     arrays: AtomicU64,
     peeks: AtomicU64,
+    /// To what all semaphores were signalled.
+    signalled: AtomicU64,
     /// What was done with mappings of physical memory, in order.
     mappings: Mutex<Vec<Mapping>>,
     room: u64,
@@ -151,6 +153,11 @@ impl FakeEngine {
     /// How often memory was looked at for a wait.
     pub fn peeks(&self) -> u64 {
         self.shared.peeks.load(Ordering::SeqCst)
+    }
+
+    /// Signals all semaphores, as another interface would.
+    pub fn signal(&self, value: u64) {
+        self.shared.signalled.store(value, Ordering::SeqCst);
     }
 
     /// What was done with mappings of physical memory since this was last asked.
@@ -426,6 +433,13 @@ impl Client for FakeClient {
         Ok(0)
     }
 
+    fn semaphore_wait(&mut self, _: At, request: &SemaphoreWait) -> Result<(), CUresult> {
+        match self.world.signalled.load(Ordering::SeqCst) >= request.value {
+            true => Ok(()),
+            false => Err(CUresult::ERROR_NOT_READY),
+        }
+    }
+
     fn assist(&mut self) -> bool {
         let mut assist = self.world.hooks.assist.lock().unwrap();
         assist.as_mut().is_some_and(|assist| assist())
@@ -577,6 +591,10 @@ impl Client for FakeClient {
     }
 
     fn write(&mut self, at: At, _: &Write, _: &[u8]) -> Result<(), CUresult> {
+        self.enqueue(at, None, Ok(()))
+    }
+
+    fn semaphore_signal(&mut self, at: At, _: &SemaphoreSignal, _: &[u8]) -> Result<(), CUresult> {
         self.enqueue(at, None, Ok(()))
     }
 

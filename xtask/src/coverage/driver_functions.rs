@@ -67,6 +67,10 @@ const REASONS: &[(&str, &str)] = &[
     ("cuEGL", EGL),
     ("cuGraphicsVDPAU", VDPAU),
     ("cuVDPAU", VDPAU),
+    (
+        "cuExternalMemoryGetMappedMipmappedArray",
+        "graphics: memory of other interfaces is not taken, and so none of their images is",
+    ),
     ("cuGraphics", GRAPHICS),
     ("cuGL", GRAPHICS),
     (

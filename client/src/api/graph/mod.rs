@@ -10,6 +10,7 @@ mod described;
 mod exec;
 mod nodes;
 mod params;
+mod semaphores;
 
 use std::os::unix::ffi::OsStrExt;
 
@@ -24,6 +25,7 @@ pub(crate) use conditional::*;
 pub(crate) use exec::*;
 pub(crate) use nodes::*;
 pub(crate) use params::*;
+pub(crate) use semaphores::*;
 
 use super::Outcome;
 use crate::graph::{From, Graphs};

@@ -18,6 +18,7 @@ use super::super::Outcome;
 use super::batch::batch;
 use super::conditional::conditional;
 use super::described::{DEVICE, MANAGED, PINNED, add, copy, event, in_context, kernel, widened};
+use super::semaphores::{signal_node, wait_node};
 use super::{after, edges_from, graphs};
 use crate::context::{self, current};
 use crate::graph::node::{FillNode, HostNode, Payload};
@@ -348,10 +349,15 @@ pub(super) fn generic(
         (CUgraphNodeType::CONDITIONAL, Some(graph)) if zero(&params.body[4..]) => {
             conditional(params, graph)?
         }
-        (CUgraphNodeType::CONDITIONAL, None)
-        | (CUgraphNodeType::EXT_SEMAS_SIGNAL | CUgraphNodeType::EXT_SEMAS_WAIT, _) => {
-            return Err(CUresult::ERROR_NOT_SUPPORTED);
+        (CUgraphNodeType::EXT_SEMAS_SIGNAL, _) => {
+            // SAFETY: the structure is numbers and pointers.
+            signal_node(&unsafe { body(params) })?
         }
+        (CUgraphNodeType::EXT_SEMAS_WAIT, _) => {
+            // SAFETY: the structure is numbers and pointers.
+            wait_node(&unsafe { body(params) })?
+        }
+        (CUgraphNodeType::CONDITIONAL, None) => return Err(CUresult::ERROR_NOT_SUPPORTED),
         _ => return Err(CUresult::ERROR_INVALID_VALUE),
     })
 }

@@ -11,5 +11,6 @@ mod links;
 mod memory;
 mod old_launches;
 mod references;
+mod semaphores;
 mod streams;
 mod tensor_maps;

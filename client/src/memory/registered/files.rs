@@ -83,20 +83,13 @@ impl FilePart {
             let (at, bytes) = (pointer(self.pages.start), bytes as usize);
             rustix::mm::madvise(at, bytes, Advice::LinuxPopulateRead)
         };
-        let sent = connection
-            .link()
-            .connection()
-            .send(FILE_PACKET, &[self.file.as_fd()]);
-        sent.map_err(|error| {
-            crate::log::log!("cuMemHostRegister: the file cannot be sent: {error}");
-            CUresult::ERROR_MPS_RPC_FAILURE
-        })?;
-        let reply = connection.call(&FileMap {
+        let request = FileMap {
             context: current.slot(),
             flags: if self.read_only { FILE_READ_ONLY } else { 0 },
             offset: self.offset,
             bytes,
-        })?;
+        };
+        let reply = connection.call_with_descriptor(FILE_PACKET, self.file.as_fd(), &request)?;
         let window = reply.fields.address;
         check_given(connection, window, bytes)?;
         let access = match self.read_only {

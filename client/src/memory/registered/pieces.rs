@@ -18,6 +18,9 @@ use crate::os::signal_mask;
 /// Bytes that go over at once.
 const PIECE: u64 = HUGE_PAGE;
 
+/// Pieces that one thread takes at a time: some calls of the kernel cost as much for one.
+const RUN: usize = 8;
+
 /// Bytes for which one thread more is worth being made, and the most threads.
 const SHARE: u64 = 8 << 20;
 const THREADS: usize = 8;
@@ -52,13 +55,15 @@ pub(super) fn pieces(pages: Range<u64>) -> impl Iterator<Item = Range<u64>> {
     })
 }
 
-/// Does something with each piece of some pages, on several threads if they are many. Whoever writes to the
-/// first or last page meanwhile, where the program may have other things too, is held up.
+/// Does something with each piece of some pages, on several threads if they are many; before that, something with each
+/// run of pieces that one thread takes. Whoever writes to the first or last page meanwhile, where the program may have other
+/// things too, is held up.
 ///
 /// # Errors
 /// What one of the pieces gave; others may be done by then.
 pub(super) fn each(
     pages: &Range<u64>,
+    prepare: impl Fn(&Range<u64>) + Sync,
     work: impl Fn(&Range<u64>) -> rustix::io::Result<()> + Sync,
 ) -> rustix::io::Result<()> {
     let is_end = |piece: &Range<u64>| {
@@ -75,13 +80,16 @@ pub(super) fn each(
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
     let worth = 1 + (pages.end - pages.start) / SHARE;
     let threads = processors.min(THREADS).min(worth as usize);
-    let left = Mutex::new(inner.iter());
+    let left = Mutex::new(inner.chunks(RUN));
     let next = || left.lock().unwrap_or_else(PoisonError::into_inner).next();
     let part = || {
-        while let Some(piece) = next() {
-            work(piece).inspect_err(|_| {
+        while let Some(run) = next() {
+            if let (Some(first), Some(last)) = (run.first(), run.last()) {
+                prepare(&(first.start..last.end));
+            }
+            run.iter().try_for_each(&work).inspect_err(|_| {
                 // Nobody begins another one.
-                *left.lock().unwrap_or_else(PoisonError::into_inner) = [].iter();
+                *left.lock().unwrap_or_else(PoisonError::into_inner) = [].chunks(RUN);
             })?;
         }
         Ok(())
@@ -221,6 +229,13 @@ impl Fresh {
         pointer(self.first + (piece.start - self.pages_start))
     }
 
+    /// Makes the pages of a run at once. Where the kernel does not know that, the copies make them.
+    fn make_present(self, run: &Range<u64>) {
+        let bytes = (run.end - run.start) as usize;
+        // SAFETY: the memory is ours alone.
+        let _ = unsafe { rustix::mm::madvise(self.place(run), bytes, Advice::LinuxPopulateWrite) };
+    }
+
     /// Copies a piece and puts the copy in its place. Makes system calls only.
     ///
     /// # Safety
@@ -232,8 +247,6 @@ impl Fresh {
         // SAFETY: the copy's memory is ours alone until it is moved to where the piece was, which is the caller's
         // to give.
         unsafe {
-            // All pages at once. Where the kernel does not know that, the copy makes them.
-            let _ = rustix::mm::madvise(copy, bytes, Advice::LinuxPopulateWrite);
             std::ptr::copy_nonoverlapping(
                 pointer(piece.start).cast::<u8>().cast_const(),
                 copy.cast::<u8>(),
@@ -270,18 +283,22 @@ pub(super) unsafe fn make_private(pages: &Range<u64>, read_only: bool) -> rustix
     let fresh = Fresh::of(pages, read_only)?;
     let failed = Mutex::new(None);
     let first_error = || failed.lock().unwrap_or_else(PoisonError::into_inner);
-    each(pages, |piece| {
-        let before = *first_error();
-        // SAFETY: the caller's promise; each piece comes once.
-        let done = before.map_or_else(|| unsafe { fresh.replace(piece) }, Err);
-        if let Err(error) = done {
-            first_error().get_or_insert(error);
-            // SAFETY: it was not moved.
-            unsafe { fresh.discard(piece) };
-        }
-        // All others are to be moved or unmapped.
-        Ok(())
-    })?;
+    each(
+        pages,
+        |run| fresh.make_present(run),
+        |piece| {
+            let before = *first_error();
+            // SAFETY: the caller's promise; each piece comes once.
+            let done = before.map_or_else(|| unsafe { fresh.replace(piece) }, Err);
+            if let Err(error) = done {
+                first_error().get_or_insert(error);
+                // SAFETY: it was not moved.
+                unsafe { fresh.discard(piece) };
+            }
+            // All others are to be moved or unmapped.
+            Ok(())
+        },
+    )?;
     let error = *first_error();
     error.map_or(Ok(()), Err)
 }
@@ -306,6 +323,8 @@ pub(super) unsafe fn make_private_in_child(pages: &Range<u64>, read_only: bool) 
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
     use super::*;
 
     #[test]
@@ -340,7 +359,12 @@ mod tests {
         .unwrap();
         let pages = memory.addr() as u64..memory.addr() as u64 + bytes as u64;
         let done = Mutex::new(Vec::new());
-        each(&pages, |piece| {
+        let (runs, bytes_of_runs) = (AtomicU64::new(0), AtomicU64::new(0));
+        let run = |run: &Range<u64>| {
+            runs.fetch_add(1, Ordering::Relaxed);
+            bytes_of_runs.fetch_add(run.end - run.start, Ordering::Relaxed);
+        };
+        each(&pages, run, |piece| {
             done.lock().unwrap().push(piece.clone());
             Ok(())
         })
@@ -349,7 +373,10 @@ mod tests {
         done.sort_by_key(|piece| piece.start);
         assert_eq!(done, pieces(pages.clone()).collect::<Vec<_>>());
         let middle = pages.start + bytes as u64 / 2;
-        let refused = each(&pages, |piece| match piece.contains(&middle) {
+        let in_runs = bytes as u64 - 2 * page_size();
+        assert_eq!(bytes_of_runs.load(Ordering::Relaxed), in_runs);
+        assert!(runs.load(Ordering::Relaxed) <= 3);
+        let refused = each(&pages, run, |piece| match piece.contains(&middle) {
             true => Err(rustix::io::Errno::NOMEM),
             false => Ok(()),
         });

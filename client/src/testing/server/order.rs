@@ -94,6 +94,10 @@ impl Server<'_> {
                 // Enough for the tests: they wait for equal values.
                 now != wait.value.to_le_bytes()[..wait.bytes as usize]
             }
+            Some(Opcode::SemaphoreWait) => {
+                let wait = SemaphoreWait::read(record.slots()).expect("fields");
+                self.semaphores[&wait.semaphore] < wait.value
+            }
             Some(Opcode::HostBarrier) => {
                 let header = &record.header;
                 self.released.get(&header.channel).copied().unwrap_or(0) < header.sequence

@@ -73,7 +73,7 @@ const WINDOW: Window = Window {
 fn reserved_addresses_are_aligned_and_never_committed() {
     let mut device = Device::new(WINDOW.bytes);
     let mut heap = Heap::new(WINDOW, None);
-    let block = heap.allocate(3 * GRANULE, 0, &mut device).unwrap();
+    let block = heap.allocate(3 * GRANULE, &mut device).unwrap();
     let align = 2 << 20;
     let one = heap.reserve(align, align, &mut device).unwrap();
     let two = heap.reserve(4 * align, 8 * align, &mut device).unwrap();
@@ -95,7 +95,7 @@ fn what_does_not_fit_gets_a_window_which_goes_with_its_last_block() {
     let gib = 1 << 30;
     let mut device = Device::new(u64::MAX);
     let mut heap = Heap::new(WINDOW, Some(3));
-    let small = heap.allocate(64 << 20, 0, &mut device).unwrap();
+    let small = heap.allocate(64 << 20, &mut device).unwrap();
     assert!(device.windows.is_empty() && WINDOW.contains(small, 64 << 20));
     let reserved = heap.reserve(1025 * gib, 8 * gib, &mut device).unwrap();
     assert!(reserved.is_multiple_of(8 * gib));
@@ -123,7 +123,7 @@ fn what_does_not_fit_gets_a_window_which_goes_with_its_last_block() {
     assert!(heap.reserve(8 * gib, GRANULE, &mut device).is_err());
     assert_eq!(heap.rounded(large), Some(large));
     let windows = device.windows.len();
-    assert!(heap.allocate(large, 0, &mut device).is_err(), "no memory");
+    assert!(heap.allocate(large, &mut device).is_err(), "no memory");
     heap.trim(&mut device);
     assert_eq!(device.windows.len(), windows, "nor a window");
 }
@@ -154,7 +154,7 @@ fn allocating_and_freeing_in_a_loop_commits_once() {
     let mut heap = Heap::new(WINDOW, None);
     for _ in 0..100 {
         let bytes = heap.rounded(4 << 20).unwrap();
-        let block = heap.allocate(bytes, 0, &mut device).unwrap();
+        let block = heap.allocate(bytes, &mut device).unwrap();
         heap.release(block, bytes, &mut device);
     }
     assert_eq!(device.commits, 1);
@@ -169,7 +169,7 @@ fn a_large_block_goes_back_to_the_device_at_once() {
     let mut device = Device::new(WINDOW.bytes);
     let mut heap = Heap::new(WINDOW, None);
     let bytes = heap.rounded(RETAINED + 1).unwrap();
-    let block = heap.allocate(bytes, 0, &mut device).unwrap();
+    let block = heap.allocate(bytes, &mut device).unwrap();
     heap.release(block, bytes, &mut device);
     assert!(device.granules.is_empty());
 }
@@ -179,16 +179,16 @@ fn out_of_memory_leaks_nothing_and_retained_memory_is_used_first() {
     let mut device = Device::new(8 << 20);
     let mut heap = Heap::new(WINDOW, None);
     assert_eq!(
-        heap.allocate(16 << 20, 0, &mut device),
+        heap.allocate(16 << 20, &mut device),
         Err(CUresult::ERROR_OUT_OF_MEMORY),
         "more than the device has"
     );
-    let block = heap.allocate(6 << 20, 0, &mut device).unwrap();
+    let block = heap.allocate(6 << 20, &mut device).unwrap();
     heap.release(block, 6 << 20, &mut device);
-    heap.allocate(8 << 20, 0, &mut device)
+    heap.allocate(8 << 20, &mut device)
         .expect("what was retained is given back for it");
     assert_eq!(
-        heap.allocate(512, 0, &mut device),
+        heap.allocate(512, &mut device),
         Err(CUresult::ERROR_OUT_OF_MEMORY)
     );
     assert_eq!(heap.rounded(WINDOW.bytes + 1), None);
@@ -199,7 +199,7 @@ fn out_of_memory_leaks_nothing_and_retained_memory_is_used_first() {
 fn a_small_block_needs_only_a_granule_when_there_is_no_more() {
     let mut device = Device::new(GRANULE);
     let mut heap = Heap::new(WINDOW, None);
-    heap.allocate(512, 0, &mut device).unwrap();
+    heap.allocate(512, &mut device).unwrap();
 }
 
 #[test]
@@ -226,7 +226,7 @@ fn random_blocks_never_overlap_and_everything_comes_back() {
             };
             let bytes = heap.rounded(wanted).unwrap();
             assert!(bytes >= wanted && bytes > 0);
-            let start = heap.allocate(bytes, 0, &mut device).unwrap();
+            let start = heap.allocate(bytes, &mut device).unwrap();
             assert!(start.is_multiple_of(ALIGNMENT));
             assert!(WINDOW.contains(start, bytes));
             if let Some((&before, &length)) = blocks.range(..=start).next_back() {
@@ -260,33 +260,28 @@ fn large_blocks_of_the_hosts_begin_where_huge_pages_can() {
     let mut device = Device::new(WINDOW.bytes);
     let mut heap = Heap::new(WINDOW, None);
     let bytes = 2 * HUGE_PAGE;
-    let small = heap.allocate(GRANULE, 0, &mut device).unwrap();
-    let phases = [0, 3 * GRANULE, HUGE_PAGE - GRANULE];
-    let blocks: Vec<_> = phases
-        .iter()
-        .map(|&phase| heap.allocate(bytes, phase, &mut device).unwrap())
-        .collect();
-    for (block, phase) in blocks.iter().zip(phases) {
-        assert_eq!(block % HUGE_PAGE, phase);
+    let small = heap.allocate(GRANULE, &mut device).unwrap();
+    let block = heap.allocate(bytes, &mut device).unwrap();
+    assert!(block.is_multiple_of(HUGE_PAGE));
+    for phase in [3 * GRANULE, HUGE_PAGE - GRANULE] {
+        let reserved = heap.reserve_in_phase(bytes, phase, &mut device).unwrap();
+        assert_eq!(reserved % HUGE_PAGE, phase);
+        heap.unreserve(reserved, bytes);
     }
-    let between = heap.allocate(GRANULE, 0, &mut device).unwrap();
+    let between = heap.allocate(GRANULE, &mut device).unwrap();
     assert!(
-        (small..blocks[2]).contains(&between),
+        (small..block).contains(&between),
         "what lies between is not lost"
     );
     // What is retained is taken again where it lies right.
     let commits = device.commits;
-    heap.release(blocks[1], bytes, &mut device);
-    let elsewhere = heap.allocate(bytes, 5 * GRANULE, &mut device).unwrap();
-    assert_eq!(elsewhere % HUGE_PAGE, 5 * GRANULE);
-    assert_eq!(device.commits, commits + 1);
-    assert_eq!(heap.allocate(bytes, phases[1], &mut device), Ok(blocks[1]));
-    assert_eq!(device.commits, commits + 1);
+    heap.release(block, bytes, &mut device);
+    assert_eq!(heap.allocate(bytes, &mut device), Ok(block));
+    assert_eq!(device.commits, commits);
     // Where there is no room for it, a block lies anywhere.
     let mut heap = Heap::new(WINDOW, None);
-    let mut device = Device::new(WINDOW.bytes);
     assert_eq!(
-        heap.allocate(WINDOW.bytes, GRANULE, &mut device),
+        heap.reserve_in_phase(WINDOW.bytes, GRANULE, &mut device),
         Ok(WINDOW.base)
     );
 }
