@@ -188,3 +188,69 @@ unsafe fn function_at<F: Copy>(place: &AtomicPtr<c_void>) -> F {
     // SAFETY: a pointer to a function of this type, as the caller promises; both are as large as a pointer.
     unsafe { std::mem::transmute_copy::<*mut c_void, F>(&address) }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicUsize;
+
+    use super::*;
+
+    /// The last place, which no other test takes.
+    const AT: usize = LIBRARIES - 1;
+
+    /// How many options named a virtual architecture.
+    static VIRTUAL: AtomicUsize = AtomicUsize::new(0);
+
+    unsafe extern "C" fn their_compile(
+        _program: *mut c_void,
+        count: c_int,
+        options: *const *const c_char,
+    ) -> c_int {
+        for number in 0..count as usize {
+            // SAFETY: so many options, each of which ends in NUL.
+            let option = unsafe { CStr::from_ptr(*options.add(number)) };
+            if option == c"-arch=compute_121" {
+                VIRTUAL.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        0
+    }
+    unsafe extern "C" fn their_code_size(_program: *mut c_void, size: *mut usize) -> c_int {
+        // SAFETY: the test's own place.
+        unsafe { size.write(77) };
+        0
+    }
+    unsafe extern "C" fn their_destroy(_program: *mut *mut c_void) -> c_int {
+        0
+    }
+
+    #[test]
+    fn what_asked_for_machine_code_is_known_until_it_is_destroyed() {
+        let library = &LOADED[AT];
+        for (name, theirs) in [
+            (&b"nvrtcCompileProgram"[..], their_compile as *mut c_void),
+            (b"nvrtcGetCUBINSize", their_code_size as *mut c_void),
+            (b"nvrtcDestroyProgram", their_destroy as *mut c_void),
+        ] {
+            assert_ne!(library.bind::<AT>(name, theirs), theirs);
+        }
+        let mut program = std::ptr::without_provenance_mut::<c_void>(32);
+        let real = [c"-DN=1".as_ptr(), c"-arch=sm_121".as_ptr()];
+        let virtual_one = [c"-arch=compute_121".as_ptr()];
+        let mut size = 0;
+        // SAFETY: arguments as a program gives them.
+        unsafe {
+            assert_eq!(compile::<AT>(program, 2, real.as_ptr()), 0);
+            assert!(library.is_turned(program));
+            assert_eq!(VIRTUAL.load(Ordering::Relaxed), 1);
+            // Compiled again as PTX: its machine code is NVRTC's to give.
+            assert_eq!(compile::<AT>(program, 1, virtual_one.as_ptr()), 0);
+            assert_eq!(code_size::<AT>(program, &raw mut size), 0);
+            assert_eq!((size, library.is_turned(program)), (77, false));
+            assert_eq!(compile::<AT>(program, 2, real.as_ptr()), 0);
+            assert_eq!(destroy::<AT>(&raw mut program), 0);
+        }
+        // Another program may have its handle.
+        assert!(!library.is_turned(program));
+    }
+}
