@@ -1,4 +1,4 @@
-// needs: sm_90 b128
+// needs: sm_90
 // nvcc: -std=c++17 -gencode arch=compute_90,code=compute_90
 // Exchange and compare-and-swap of 16 bytes: the halves of a value never part.
 #include "check.h"

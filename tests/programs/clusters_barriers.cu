@@ -1,4 +1,4 @@
-// needs: sm_90 clusters
+// needs: sm_90
 // nvcc: -std=c++17 -gencode arch=compute_90,code=compute_90
 // Barriers in the shared memory of another block of the cluster: arrivals from afar, values stored there with their bytes
 // counted (st.async), and one bulk copy from one block's shared memory to another's.

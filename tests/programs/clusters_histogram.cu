@@ -1,4 +1,4 @@
-// needs: sm_90 clusters
+// needs: sm_90
 // nvcc: -std=c++17 -gencode arch=compute_90,code=compute_90
 // A histogram whose bins are spread over the shared memory of a cluster's blocks: every block adds to the bins of
 // the others by atomics. Clusters of one, two, four and eight, by the launch's attribute.

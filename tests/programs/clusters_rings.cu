@@ -1,4 +1,4 @@
-// needs: sm_90 clusters
+// needs: sm_90
 // nvcc: -std=c++17 -gencode arch=compute_90,code=compute_90
 // Blocks of a cluster hand values round through each other's shared memory; clusters of two and three dimensions whose
 // size the kernel itself says; where each block is; barriers that are split into arrival and waiting.

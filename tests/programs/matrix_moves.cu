@@ -1,4 +1,4 @@
-// needs: sm_90 movmatrix
+// needs: sm_90
 // nvcc: -gencode arch=compute_90,code=compute_90
 // Matrices of 8 × 8 between shared memory and the registers of a warp: ldmatrix and stmatrix of one, two and four, as they
 // lie and turned, and movmatrix from registers to registers.

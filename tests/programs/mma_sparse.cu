@@ -1,4 +1,4 @@
-// needs: sm_80 sparse
+// needs: sm_80
 // nvcc: -gencode arch=compute_80,code=compute_80
 // mma.sp of matrices whose left one has two of every four numbers: halves, bfloat16, bytes. Where they are is in the
 // metadata of some lanes, which the selector names. Small whole numbers: all sums are exact.
