@@ -191,7 +191,8 @@ fn what_may_have_more_variables_than_are_told_is_nobody_elses() {
         flags: WRITTEN,
         bytes: Err(8),
     };
-    // A section of another name, a variable that the driver does not find, one that has no symbol, and one that is too large.
+    // A section of another name, a variable that the driver does not find, one that has no symbol, one that is too large, and
+    // two of one name, of which the driver finds one.
     let codes = [
         elf(
             TEXT,
@@ -213,19 +214,20 @@ fn what_may_have_more_variables_than_are_told_is_nobody_elses() {
             }],
             &[("told", 1, 0, 8)],
         ),
+        elf(
+            TEXT,
+            &[section(".nv.global"), section(".nv.constant3")],
+            &[("told", 1, 0, 8), ("told", 2, 0, 8)],
+        ),
     ];
     for code in codes {
         let mut guest = Guest::new(&engine);
-        let [first] = load(&mut guest, 1, &code)[..] else {
-            panic!("one variable");
-        };
+        let first = load(&mut guest, 1, &code)[0];
         set(&mut guest, 1, first);
         drop(guest);
         let loads = controls.loads();
         let mut next = Guest::new(&engine);
-        let [again] = load(&mut next, 1, &code)[..] else {
-            panic!("one variable");
-        };
+        let again = load(&mut next, 1, &code)[0];
         assert_eq!((next.word(again), controls.loads()), (0, loads + 1));
     }
     assert_eq!(controls.stalls(), 0);

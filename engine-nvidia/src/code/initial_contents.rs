@@ -49,8 +49,14 @@ impl InitialContents {
         }
         let held = room.charge_contents(usize::try_from(bytes).ok()?)?;
         let variables = symbols().map(|symbol| InitialVariable::read(driver, module, symbol));
-        Some(Self {
-            variables: variables.collect::<Option<_>>()?,
+        let mut variables = variables.collect::<Option<Vec<_>>>()?;
+        variables.sort_by_key(|variable| variable.address);
+        // Of two symbols with one name the driver finds one, twice: the other's variable would keep what it holds.
+        let ends_before_next = |two: &[InitialVariable]| {
+            two[0].address + two[0].bytes.len() as u64 <= two[1].address && !two[0].bytes.is_empty()
+        };
+        variables.windows(2).all(ends_before_next).then_some(Self {
+            variables,
             _held: held,
         })
     }
