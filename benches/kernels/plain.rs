@@ -65,7 +65,7 @@ fn multiply(a: &[f32], b: &[f32], side: usize) -> Vec<u32> {
             // SAFETY: the processor has what the function is compiled for.
             unsafe { multiply_rows_avx512(c, a, b, side) };
         } else if has_avx2 {
-            // SAFETY: as above.
+            // SAFETY: the processor has AVX2, for which the function is compiled.
             unsafe { multiply_rows_avx2(c, a, b, side) };
         } else {
             multiply_rows(c, a, b, side);

@@ -209,7 +209,7 @@ mod tests {
             offset: 4096,
         };
         let look = |name: &CStr| {
-            // SAFETY: the tables above.
+            // SAFETY: symbols, names and hashes are arrays of this function's, which are there until it returns.
             let found = unsafe { table.look_through(hashes.as_ptr().expose_provenance(), name) };
             found.addr()
         };

@@ -208,7 +208,7 @@ impl Reply {
     }
 }
 
-/// What a grid has of the device runtime. Called from within [`crate::Block::run`], by any number of threads; must
+/// What a grid has of the device runtime. Called from within [`crate::Cluster::run`], by any number of threads; must
 /// not block for long.
 pub trait DeviceRuntime: Send + Sync + fmt::Debug {
     /// How many of `launches` launches that threads of a block are about to make have room; `None`: soon more.

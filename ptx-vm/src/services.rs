@@ -4,7 +4,7 @@
 
 use std::fmt;
 
-/// What kernels ask of their context beside memory. Called from within [`crate::Block::run`], by any
+/// What kernels ask of their context beside memory. Called from within [`crate::Cluster::run`], by any
 /// number of threads; must not block for long.
 pub trait Services: Send + Sync + fmt::Debug {
     /// Takes the text of one call of `printf`.

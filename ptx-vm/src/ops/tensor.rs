@@ -305,8 +305,8 @@ fn store_part(cx: &mut Machine<'_>, op: &Op, lane: usize) -> Result<(), Flow> {
         match combine {
             // SAFETY: `reach` tested the row, for writing; the tile is ours.
             None => unsafe { access::copy_out(host, from, row.bytes) },
-            // SAFETY: as above; `reach` tested that the row is aligned to an element, and rows of the tile begin at
-            // multiples of one.
+            // SAFETY: `reach` tested the row, for writing, and that it is aligned to an element; the tile is ours, and rows of it
+            // begin at multiples of an element.
             Some(combine) => unsafe { combine(host, from as u64, row.bytes as u64) },
         }
     }

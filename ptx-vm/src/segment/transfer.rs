@@ -369,7 +369,7 @@ impl Allocator<'_> {
 }
 
 impl Transfer {
-    /// The elements at [rax], each in all lanes of its vectors.
+    /// The elements at `[rax]`, each in all lanes of its vectors.
     fn one_for_all(&self, out: &mut encode::Assembler) {
         let op = if self.element == 4 {
             BROADCAST_32
@@ -385,7 +385,7 @@ impl Transfer {
         }
     }
 
-    /// One element a lane, all of which follow each other from [rax] on.
+    /// One element a lane, all of which follow each other from `[rax]` on.
     fn row(&self, out: &mut encode::Assembler) {
         for (index, (&vector, mask)) in self.elements.iter().zip([LOWER, UPPER]).enumerate() {
             let place = 64 * index as i32;

@@ -304,10 +304,10 @@ impl ClientMemory {
         self.allocate_bare(context, bytes, |heap| heap.reserve(bytes, align, backing))
     }
 
-    /// As [`Memory::allocate_addresses`], which begin `phase` bytes behind where a huge page does, if there is room.
+    /// As [`ClientMemory::allocate_addresses`], which begin `phase` bytes behind where a huge page does, if there is room.
     ///
     /// # Errors
-    /// As [`Memory::allocate`].
+    /// As [`ClientMemory::allocate`].
     pub fn allocate_addresses_in_phase(
         &mut self,
         context: u32,
