@@ -184,20 +184,20 @@ impl Family {
             self.free(address);
         }
         let blocked = !std::mem::take(&mut state.blocked).is_empty();
-        let resident = std::mem::take(&mut state.resident);
-        drop(state);
-        let pool = &self.place.client.launches;
-        if resident {
-            if blocked {
-                pool.set_blocked(false);
-            }
-            pool.ended();
+        if state.resident && blocked {
+            self.place.client.launches.set_blocked(false);
         }
-        let over = {
-            let mut state = self.state.lock();
-            self.settle(&mut state)
-        };
+        let over = self.settle(&mut state);
+        drop(state);
         over.and_then(|over| self.carry_on(over))
+    }
+
+    /// It is no longer under way. After all that waited for its end has begun: who finds no room meanwhile would else be
+    /// told that nobody will make some.
+    fn leave(&self) {
+        if std::mem::take(&mut self.state.lock().resident) {
+            self.place.client.launches.ended();
+        }
     }
 
     /// Something that the grid launched is over.
@@ -395,6 +395,7 @@ impl JobSource for Family {
         if let Some((origin, result)) = self.end(result) {
             tell(origin, result);
         }
+        self.leave();
     }
 }
 

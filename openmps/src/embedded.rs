@@ -24,6 +24,9 @@ const NVML: &[u8] = include_bytes!(env!("OPENMPS_NVML_LIBRARY"));
 /// What has NVRTC hand over PTX: for the loader's auditing, not for its path.
 const NVRTC_AUDITOR: &[u8] = include_bytes!(env!("OPENMPS_NVRTC_AUDITOR"));
 
+/// Its name.
+const AUDITOR: &str = "libopenmps-nvrtc.so";
+
 /// What lies in a loader's folder: names, contents, and the names for who links against them.
 const LIBRARIES: [(&str, &[u8], &str); 2] = [
     ("libcuda.so.1", CLIENT, "libcuda.so"),
@@ -50,12 +53,16 @@ pub fn client_library() -> Result<PathBuf> {
     Ok(folder)
 }
 
-/// The library with which the loader audits programs for NVRTC to hand over PTX. In a folder of the user's own: it is
-/// on no path of libraries.
-pub fn nvrtc_auditor() -> Result<PathBuf> {
+/// The library with which the loader audits programs for NVRTC to hand over PTX: the package's, in a folder beside these
+/// libraries that is on no path of libraries; else in one of the user's own.
+pub fn nvrtc_auditor(libraries: &Path) -> Result<PathBuf> {
+    let of_package = libraries.join("tools").join(AUDITOR);
+    if is_safe(&of_package) && fs::read(&of_package).is_ok_and(|there| there == NVRTC_AUDITOR) {
+        return Ok(of_package);
+    }
     let folder = own_place().join(env!("OPENMPS_LIBRARIES_HASH"));
     private_folder(&folder)?;
-    install(&folder, "libopenmps-nvrtc.so", NVRTC_AUDITOR)
+    install(&folder, AUDITOR, NVRTC_AUDITOR)
 }
 
 /// This program under the name of ptxas. In a folder of its own, which is on no path of programs: it would hide
@@ -111,15 +118,16 @@ fn own_place() -> PathBuf {
     }
 }
 
+/// Whether nobody but root and this user may have put it there.
+fn is_safe(path: &Path) -> bool {
+    let user = rustix::process::geteuid().as_raw();
+    fs::metadata(path)
+        .is_ok_and(|facts| [0, user].contains(&facts.uid()) && facts.mode() & 0o022 == 0)
+}
+
 /// Where the package of a program has put these very libraries: `bin/openmps` goes with `lib/openmps`.
 fn installed(program: &Path) -> Option<PathBuf> {
     let folder = program.parent()?.parent()?.join("lib/openmps");
-    let user = rustix::process::geteuid().as_raw();
-    // Nobody but root and this user may have put it there.
-    let is_safe = |path: &Path| {
-        fs::metadata(path)
-            .is_ok_and(|facts| [0, user].contains(&facts.uid()) && facts.mode() & 0o022 == 0)
-    };
     let is_there = |&(name, content, _): &(&str, &[u8], &str)| {
         let library = folder.join(name);
         is_safe(&library) && fs::read(&library).is_ok_and(|there| there == content)

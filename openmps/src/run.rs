@@ -195,7 +195,7 @@ fn hand_over_ptx(command: &mut Command, libraries: &Path) -> Result<()> {
             command.env(name, value);
         }
     }
-    match embedded::nvrtc_auditor() {
+    match embedded::nvrtc_auditor(libraries) {
         Ok(auditor) => put_last_in_list(command, "LD_AUDIT", &auditor),
         Err(error) => eprintln!(
             "openmps: {error:#}; a program that asks NVRTC for machine code will not get its kernels loaded"

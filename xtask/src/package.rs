@@ -29,6 +29,9 @@ const ZIG: Wheels<'_> = Wheels {
     limit: 300,
 };
 
+/// The library of the crate `nvrtc`, as cargo names it.
+const AUDITOR: &str = "libopenmps_nvrtc.so";
+
 /// The libc that the libraries must do with.
 const FLOOR: Version = (2, 17);
 
@@ -49,6 +52,8 @@ pub struct Arguments {
 struct Product {
     program: PathBuf,
     libraries: [Library; 2],
+    /// What the loader audits programs with, so that NVRTC hands over PTX.
+    auditor: PathBuf,
     version: String,
     /// The bill of materials, as text.
     bill: String,
@@ -87,8 +92,7 @@ pub fn floor() -> Result<()> {
     let built = target.join("release");
     libraries(&built).iter().try_for_each(check_floor)?;
     // Not among those that programs load: the loader itself does, in what `openmps run` starts.
-    let name = "libopenmps_nvrtc.so";
-    check_floor(&(built.join(name), name, name))
+    check_floor(&(built.join(AUDITOR), AUDITOR, AUDITOR))
 }
 
 /// The libraries that programs load, where they are built, each with its name and the one to link against.
@@ -204,7 +208,9 @@ fn build(debug: bool) -> Result<Product> {
         run(portable(&mut command, &linker()?))?;
         program = target.join("release/openmps");
     }
-    let libraries = libraries(&target.join("embedded/release"));
+    let embedded = target.join("embedded/release");
+    let libraries = libraries(&embedded);
+    let auditor = embedded.join(AUDITOR);
     let mut libc = libc_of(&program)?;
     for (library, ..) in &libraries {
         libc = libc.max(libc_of(library)?);
@@ -215,6 +221,7 @@ fn build(debug: bool) -> Result<Product> {
         packing: if debug { &["-Zgzip", "-z1"] } else { &["-Zxz"] },
         program,
         libraries,
+        auditor,
         bill: sbom::text(&version)?,
         version,
     })
@@ -316,6 +323,8 @@ fn debian(product: &Product, folder: &Path) -> Result<PathBuf> {
     let tools = tree.join("usr/lib/openmps/tools");
     fs::create_dir_all(&tools)?;
     symlink("../../../bin/openmps", tools.join("ptxas"))?;
+    // Likewise: the loader is told of it by its whole path.
+    put(&product.auditor, &tools.join("libopenmps-nvrtc.so"), 0o644)?;
     let deploy = root().join("deploy");
     for (from, to) in [
         (

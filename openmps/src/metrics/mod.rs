@@ -43,7 +43,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
             };
             print!(
                 "{}",
-                text::page(&machine::view(machine::PATIENCE)?, &hostname, format)
+                text::page(None, &machine::view(machine::PATIENCE)?, &hostname, format)
             );
             Ok(ExitCode::SUCCESS)
         }

@@ -31,7 +31,7 @@ pub fn serve(address: &Address, hostname: String) -> Result<ExitCode> {
     }
     let page = Page {
         hostname,
-        latest: Mutex::new(None),
+        looks: Mutex::default(),
     };
     listening.answer_with("metrics", move |question| page.answer(question))?;
     signals.forever().next();
@@ -41,33 +41,44 @@ pub fn serve(address: &Address, hostname: String) -> Result<ExitCode> {
 /// What the answers are made of.
 struct Page {
     hostname: String,
-    /// The daemon's latest answer, and when it came.
-    latest: Mutex<Option<(Instant, Arc<View>)>>,
+    looks: Mutex<Looks>,
+}
+
+/// The daemon's answers.
+#[derive(Default)]
+struct Looks {
+    /// The latest, and when it came.
+    latest: Option<(Instant, Arc<View>)>,
+    /// The one before.
+    earlier: Option<Arc<View>>,
 }
 
 impl Page {
-    /// What the daemon shows, asked now or a moment ago.
-    fn view(&self) -> Result<Arc<View>> {
+    /// What the daemon shows, asked now or a moment ago, and what it showed the time before.
+    fn views(&self) -> Result<(Option<Arc<View>>, Arc<View>)> {
         // Others wait here meanwhile, and then have the same answer.
-        let mut latest = self.latest.lock();
-        if let Some((came, view)) = &*latest
+        let mut looks = self.looks.lock();
+        if let Some((came, view)) = &looks.latest
             && came.elapsed() < FRESH
         {
-            return Ok(view.clone());
+            return Ok((looks.earlier.clone(), view.clone()));
         }
-        *latest = None;
+        if let Some((_, view)) = looks.latest.take() {
+            looks.earlier = Some(view);
+        }
         let view = Arc::new(machine::view(WITHIN)?);
-        *latest = Some((Instant::now(), view.clone()));
-        Ok(view)
+        looks.latest = Some((Instant::now(), view.clone()));
+        Ok((looks.earlier.clone(), view))
     }
 
     fn answer(&self, question: &Question) -> Answer {
         match (question.method, &*question.path) {
             (Method::Get, "/metrics") => {
                 let format = Format::accepted(question.header("accept").unwrap_or_default());
-                match self.view() {
-                    Ok(view) => {
-                        Answer::ok(format.content_type(), page(&view, &self.hostname, format))
+                match self.views() {
+                    Ok((earlier, view)) => {
+                        let text = page(earlier.as_deref(), &view, &self.hostname, format);
+                        Answer::ok(format.content_type(), text)
                     }
                     Err(error) => Answer::line("503 Service Unavailable", &format!("{error:#}")),
                 }

@@ -9,7 +9,7 @@ use std::fmt::Write as _;
 use protocol::control_messages::{DeviceAccount, View, ViewedDevice, ViewedProcess};
 
 use crate::container_names::ContainerNames;
-use crate::usage::{self, Users};
+use crate::usage::{self, DeviceUsage, Users};
 
 /// Which of the two formats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,6 +57,25 @@ type OfAccount = (
 
 /// A gauge: its name, what it is, and its value.
 type Gauge<T> = (&'static str, &'static str, fn(&T) -> f64);
+
+/// What a device was used for since an earlier look, in DCGM's names and units.
+const UTILISATION: [Gauge<DeviceUsage>; 3] = [
+    (
+        "DCGM_FI_DEV_GPU_UTIL",
+        "Part of the time in which kernels ran since the last question, in percent",
+        |of| (of.rates.kernels * 100.0).clamp(0.0, 100.0),
+    ),
+    (
+        "DCGM_FI_PROF_SM_ACTIVE",
+        "Part of the multiprocessors' time in which kernels ran since the last question, from 0 to 1",
+        |of| of.rates.multiprocessors.clamp(0.0, 1.0),
+    ),
+    (
+        "DCGM_FI_DEV_MEM_COPY_UTIL",
+        "Part of the time in which memory was copied since the last question, in percent",
+        |of| (of.rates.copies * 100.0).clamp(0.0, 100.0),
+    ),
+];
 
 /// Counters that devices and clients have.
 const COUNTERS: &[OfAccount] = &[
@@ -123,8 +142,8 @@ fn mebibytes(bytes: u64) -> f64 {
     (bytes >> 20) as f64
 }
 
-/// The whole page.
-pub fn page(view: &View, hostname: &str, format: Format) -> String {
+/// The whole page. What is measured between two looks is there if there was an earlier one.
+pub fn page(earlier: Option<&View>, view: &View, hostname: &str, format: Format) -> String {
     let mut page = Page {
         text: String::new(),
         format,
@@ -220,6 +239,16 @@ pub fn page(view: &View, hostname: &str, format: Format) -> String {
                 page.sample(name, labels, value(device));
             }
         });
+    }
+    if earlier.is_some() {
+        let usage = usage::between(earlier, view);
+        for (name, help, value) in UTILISATION {
+            page.metric(name, MetricKind::Gauge, help, |page| {
+                for ((labels, _), device) in devices.iter().zip(&usage.devices) {
+                    page.sample(name, labels, value(device));
+                }
+            });
+        }
     }
     page.metric(
         "openmps_device_clients",
@@ -394,7 +423,7 @@ mod tests {
 
     #[test]
     fn samples_have_their_labels_escaped() {
-        let page = page(&view(), "host", Format::Prometheus);
+        let page = page(None, &view(), "host", Format::Prometheus);
         for line in [
             "# TYPE openmps_build_info gauge",
             "# TYPE openmps_client_kernels_total counter",
@@ -414,8 +443,32 @@ mod tests {
     }
 
     #[test]
+    fn utilisation_is_that_since_the_last_question() {
+        let (earlier, mut now) = (view(), view());
+        now.time += 2_000_000_000;
+        let account = &mut now.devices[0].account;
+        account.kernel_time += 500_000_000;
+        account.multiprocessor_time += 1_000_000_000;
+        account.copy_time += 9_000_000_000;
+        let labels =
+            "{gpu=\"0\",UUID=\"GPU-1\",device=\"nvidia0\",modelName=\"one\",Hostname=\"host\"}";
+        let text = page(Some(&earlier), &now, "host", Format::Prometheus);
+        for (name, value) in [
+            ("DCGM_FI_DEV_GPU_UTIL", "25"),
+            // Of four multiprocessors.
+            ("DCGM_FI_PROF_SM_ACTIVE", "0.125"),
+            ("DCGM_FI_DEV_MEM_COPY_UTIL", "100"),
+        ] {
+            let line = format!("{name}{labels} {value}");
+            assert!(text.lines().any(|found| found == line), "{line}\n{text}");
+            let first = page(None, &now, "host", Format::Prometheus);
+            assert!(!first.contains(name), "nothing to compare with");
+        }
+    }
+
+    #[test]
     fn open_metrics_names_counters_without_their_suffix_and_says_where_it_ends() {
-        let page = page(&view(), "host", Format::OpenMetrics);
+        let page = page(None, &view(), "host", Format::OpenMetrics);
         assert!(page.contains("# TYPE openmps_build info\n"));
         assert!(page.contains("# TYPE openmps_client_kernels counter\n"));
         assert!(page.contains("\nopenmps_client_kernels_total{"));
@@ -451,7 +504,7 @@ mod tests {
 
     #[test]
     fn the_board_asks_for_what_there_is() {
-        let page = page(&view(), "host", Format::Prometheus);
+        let page = page(Some(&view()), &view(), "host", Format::Prometheus);
         let (metrics, labels) = names(&page);
         let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/grafana/openmps.json");
         let board: Value = serde_json::from_str(&std::fs::read_to_string(file).unwrap()).unwrap();

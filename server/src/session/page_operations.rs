@@ -16,9 +16,11 @@ impl Session {
     /// Gives addresses for pages of the client's.
     pub(super) fn reserve_host(&mut self, request: &HostReserve) -> Result<u64, CUresult> {
         self.device_of(request.context)?;
-        let is_wrong = request.bytes == 0 || request.bytes > self.files.window_bytes();
-        if is_wrong || !request.phase.is_multiple_of(GRANULE) {
+        if request.bytes == 0 || !request.phase.is_multiple_of(GRANULE) {
             return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        if request.bytes > self.files.window_bytes() {
+            return Err(CUresult::ERROR_OUT_OF_MEMORY);
         }
         for range in self.files.take_free_addresses() {
             self.memory.return_addresses(range);

@@ -19,11 +19,12 @@ fn contexts(daemon: &Daemon) -> Value {
     underlay(daemon)["contexts"]["users"][0].clone()
 }
 
-/// Has them all made.
+/// Has so many made, at least.
 fn ready(daemon: &Daemon, count: u64) {
     daemon.control_output(&["start_server", "-uid", &user()]);
+    // One more may come before this looks again.
     eventually("the contexts are there", || {
-        contexts(daemon)["contexts"] == count
+        contexts(daemon)["contexts"].as_u64() >= Some(count)
     });
 }
 
@@ -195,15 +196,15 @@ fn a_servers_settings_are_those_of_all_contexts() {
 /// NVIDIA's has no context left for one more: one line, and clients share those that there are.
 #[test]
 fn where_no_more_can_be_had_clients_share() {
-    let machine = Machine::new(ROOMY);
-    let daemon = machine.daemon(&THREE, &[]);
+    // So many that not all can have been made before there are no more.
+    let machine = Machine::new(&["VERSION=13000", "MPS=1", "TOTAL=(80ull<<30)"]);
+    let daemon = machine.daemon(&["--underlay=auto", "--contexts=30"], &[]);
     let mut first = staying(&daemon);
     machine.behave("context=808");
-    // At most one was made before.
     let failed = || contexts(&daemon)["why_not_more"].is_string();
     eventually("one could not be had", failed);
     let before = contexts(&daemon)["contexts"].as_u64().unwrap();
-    assert!(before < 3);
+    assert!(before < 30);
     let mut clients: Vec<Child> = (0..3).map(|_| staying(&daemon)).collect();
     assert_eq!(contexts(&daemon)["contexts"], before);
     let log = daemon.control_log();
