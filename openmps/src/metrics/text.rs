@@ -548,7 +548,7 @@ mod tests {
     #[test]
     fn every_metric_is_told_of_once_and_before_its_samples() {
         for format in [Format::Prometheus, Format::OpenMetrics] {
-            let page = page(&view(), "host", format);
+            let page = page(Some(&view()), &view(), "host", format);
             let mut told = Vec::new();
             for line in page.lines() {
                 if let Some(rest) = line.strip_prefix("# TYPE ") {
