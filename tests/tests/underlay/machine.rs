@@ -79,9 +79,21 @@ impl Machine {
 
     /// Whether nothing is left of any of them.
     pub(crate) fn is_clean(&self) -> bool {
+        self.left().is_empty()
+    }
+
+    /// What is left of them: files, and processes with their state.
+    pub(crate) fn left(&self) -> Vec<String> {
         let underlay = std::fs::read_dir(self.path("underlay"));
-        let files = underlay.map_or(0, Iterator::count);
-        files == 0 && self.record().iter().all(|process| !is_alive(process.pid))
+        let files = underlay.into_iter().flatten().flatten();
+        let mut left: Vec<String> = files
+            .map(|file| file.path().display().to_string())
+            .collect();
+        for process in self.record().iter().filter(|process| is_alive(process.pid)) {
+            let stat = std::fs::read_to_string(format!("/proc/{}/stat", process.pid));
+            left.push(format!("{}: {}", process.role, stat.unwrap_or_default()));
+        }
+        left
     }
 }
 
