@@ -25,6 +25,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -96,8 +97,9 @@ static int attributes; /* how many device attributes are known */
 #ifndef TOTAL
 #define TOTAL (1ull << 32)
 #endif
-static size_t total = TOTAL, taken;
-static int live_streams, live_modules, live_registrations, live_events;
+static size_t total = TOTAL;
+static _Atomic size_t taken;
+static _Atomic int live_streams, live_modules, live_registrations, live_events;
 
 /* One operation of a stream. */
 struct op {
@@ -180,8 +182,13 @@ static R push(struct stream *s, struct op o) {
     return r;
 }
 
+/* The tables of mappings and registrations change in one thread at a time; what holds them takes big, never the other way about. */
+static pthread_mutex_t tables = PTHREAD_MUTEX_INITIALIZER;
+static void let_tables_go(int *held) { pthread_mutex_unlock(&tables); }
+#define HOLD_TABLES __attribute__((cleanup(let_tables_go), unused)) int tables_held = pthread_mutex_lock(&tables)
+
 /* Calls for which the real driver would have waited for kernels, with its lock held. */
-static long stalls;
+static _Atomic long stalls;
 static void waits_for_all(void) {
     pthread_mutex_lock(&big);
     for (int i = 0; i < 4096; i++)
@@ -199,11 +206,11 @@ static long multiprocessors(long part) {
     for (int i = 0; i < 8; i++) count += part >> i & 1 ? 120 : 0;
     return count;
 }
-static int live_semaphores;
-static int live_graphs, launched_graphs, launched_alone;
-static long node_attributes;
-static int changed_nodes;
-static int stale_nodes; /* that were changed after their function had gone */
+static _Atomic int live_semaphores;
+static _Atomic int live_graphs, launched_graphs, launched_alone;
+static _Atomic long node_attributes;
+static _Atomic int changed_nodes;
+static _Atomic int stale_nodes; /* that were changed after their function had gone */
 
 /* What tests turn. */
 static void turn(int *what, int on) {
@@ -216,8 +223,8 @@ void fake_hold(int on) { turn(&held, on); }
 void fake_spin(int on) { turn(&spinning, on); }
 void fake_end(int count) { turn(&ending, count); }
 void fake_die(int code) { sticky = code; }
-static long signatures; /* words that streams were asked to write */
-static long loads;      /* modules that were loaded */
+static _Atomic long signatures; /* words that streams were asked to write */
+static _Atomic long loads;      /* modules that were loaded */
 long fake_count(int what) {
     switch (what) {
     case 0: return live_streams;
@@ -401,6 +408,7 @@ R cuMemFreeHost(void *p) { free(p); return OK; }
 static P registered[4096][2];
 R cuMemHostRegister_v2(void *p, size_t n, unsigned f) {
     if (scarce()) return OUT_OF_MEMORY;
+    HOLD_TABLES;
     for (int i = 0; i < 4096; i++)
         if (registered[i][1] && registered[i][0] < (P)p + n && (P)p < registered[i][0] + registered[i][1]) return 712;
     for (int i = 0; i < 4096; i++)
@@ -414,6 +422,7 @@ R cuMemHostRegister_v2(void *p, size_t n, unsigned f) {
 }
 R cuMemHostUnregister(void *p) {
     waits_for_all();
+    HOLD_TABLES;
     for (int i = 0; i < 4096; i++)
         if (registered[i][1] && registered[i][0] == (P)p) {
             registered[i][1] = 0;
@@ -425,11 +434,8 @@ R cuMemHostUnregister(void *p) {
 R cuMemGetAllocationGranularity(size_t *n, void *p, unsigned o) { *n = 2 << 20; return OK; }
 R cuMemAddressReserve(P *at, size_t n, size_t a, P want, uint64_t f) {
     if (scarce()) return OUT_OF_MEMORY;
-    if (!want) { /* anywhere, at a multiple of the granularity */
-        static P next = 0x300000000000;
-        want = next;
-        next += n;
-    }
+    static _Atomic P next = 0x300000000000;
+    if (!want) want = atomic_fetch_add(&next, n); /* anywhere, at a multiple of the granularity */
     void *p = mmap((void *)want, n, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     *at = (P)p;
     return p == MAP_FAILED ? OUT_OF_MEMORY : OK;
@@ -459,9 +465,10 @@ R cuMemCreate(struct physical **h, size_t n, void *p, uint64_t f) {
         if (pwrite((*h)->file, old, sizeof old, at) != sizeof old) return OUT_OF_MEMORY;
     return sticky;
 }
-R cuMemRelease(struct physical *h) { leave(h); return OK; }
+R cuMemRelease(struct physical *h) { HOLD_TABLES; leave(h); return OK; }
 R cuMemMap(P at, size_t n, size_t o, struct physical *h, uint64_t f) {
     if (scarce()) return OUT_OF_MEMORY;
+    HOLD_TABLES;
     if (at % (2 << 20) || n % (2 << 20) || o % (2 << 20) || o + n > h->bytes) return INVALID_VALUE;
     int free = -1;
     for (int i = 0; i < 4096; i++) {
@@ -480,6 +487,7 @@ R cuMemMap(P at, size_t n, size_t o, struct physical *h, uint64_t f) {
 }
 R cuMemSetAccess(P at, size_t n, int *d, size_t c) {
     if (scarce()) return OUT_OF_MEMORY;
+    HOLD_TABLES;
     for (int i = 0; i < 4096; i++)
         if (mappings[i].bytes == n && mappings[i].at == at) {
             mappings[i].devices = d[2] ? mappings[i].devices | 1u << d[1] : mappings[i].devices & ~(1u << d[1]);
@@ -488,6 +496,7 @@ R cuMemSetAccess(P at, size_t n, int *d, size_t c) {
     return INVALID_VALUE;
 }
 R cuMemUnmap(P at, size_t n) {
+    HOLD_TABLES;
     for (int i = 0; i < 4096; i++)
         if (mappings[i].bytes == n && mappings[i].at == at) {
             mappings[i].bytes = 0;
@@ -512,6 +521,7 @@ R cuArrayDestroy(struct array *a) { waits_for_all(); taken -= a->bytes; free(a);
 R cuMemcpy3D_v2(void *copy) { return scarce() ? OUT_OF_MEMORY : sticky; }
 
 static R whole(P at, size_t n) { /* a host range lies in one registration, or in none */
+    HOLD_TABLES;
     for (int i = 0; i < 4096; i++)
         if (registered[i][1] && at < registered[i][0] + registered[i][1] && registered[i][0] < at + n)
             return registered[i][0] <= at && at + n <= registered[i][0] + registered[i][1] ? OK : INVALID_VALUE;
