@@ -6,6 +6,7 @@ use common::{Controls, Fake, until};
 use engine::arena::GRANULE;
 use engine::conformance::rig::Guest;
 use engine::{Engine, Share};
+use protocol::operations::HoldReason;
 
 const BELOW_NORMAL: Share = Share {
     percentage: 100.0,
@@ -19,7 +20,7 @@ fn below_normal(engine: &dyn Engine) -> Guest {
     guest
 }
 
-/// Whether a client below normal, beside one at work, was not let to the driver at once. It may only have come late.
+/// Whether a client below normal, beside one at work, was not let to the driver at once, and this was told. It may only have come late.
 fn gives_way(fake: &Fake) -> bool {
     let engine = fake.open().expect("the fake opens");
     let controls = Controls::of(fake);
@@ -39,7 +40,11 @@ fn gives_way(fake: &Fake) -> bool {
     controls.hold(false);
     assert_eq!((below.wait(0), normal.wait(0)), (Ok(()), Ok(())));
     assert_eq!(below.word(there), 0x0202_0202);
-    waited
+    assert_eq!(normal.observer.holds(), []);
+    // For its accounts, though nobody records.
+    let holds = below.observer.holds();
+    let by_priority = |hold: &(_, HoldReason, u64)| hold.1 == HoldReason::Priority && hold.2 > 0;
+    waited && holds.iter().any(by_priority)
 }
 
 #[test]

@@ -120,6 +120,7 @@ pub struct Total {
     pub loads: u64,
     pub load_seconds: f64,
     pub waited_seconds: f64,
+    pub throttled_seconds: f64,
     pub faults: u64,
 }
 
@@ -142,6 +143,7 @@ impl Total {
             loads: self.loads.saturating_sub(before.loads),
             load_seconds: self.load_seconds - before.load_seconds,
             waited_seconds: self.waited_seconds - before.waited_seconds,
+            throttled_seconds: self.throttled_seconds - before.throttled_seconds,
             faults: self.faults.saturating_sub(before.faults),
         }
     }
@@ -171,6 +173,7 @@ impl From<&DeviceAccount> for Total {
             loads: account.loads,
             load_seconds: seconds(account.load_time),
             waited_seconds: seconds(account.waited),
+            throttled_seconds: seconds(account.throttled),
             faults: account.faults,
         }
     }

@@ -395,6 +395,7 @@ fn account() -> DeviceAccount {
         waited: 12,
         faults: 13,
         queued: 14,
+        throttled: 15,
     }
 }
 

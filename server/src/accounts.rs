@@ -46,6 +46,7 @@ struct Counters {
     multiprocessor_time: AtomicU64,
     copy_time: BusyTime,
     waited: BusyTime,
+    throttled: BusyTime,
     faults: AtomicU64,
 }
 
@@ -137,6 +138,13 @@ impl ClientAccounts {
         }
     }
 
+    /// A limit of the client's own held its work back from then until then; from any thread.
+    pub fn add_throttling(&self, device: u32, began: u64, ended: u64) {
+        if let Some(counters) = self.of(device) {
+            counters.throttled.add(began, ended);
+        }
+    }
+
     /// A context on a device died of a fault; from any thread.
     pub fn add_fault(&self, device: u32) {
         if let Some(counters) = self.of(device) {
@@ -167,6 +175,7 @@ impl ClientAccounts {
                 loads: counters.loads.get(),
                 load_time: counters.load_time.get(),
                 waited: counters.waited.get(),
+                throttled: counters.throttled.get(),
                 faults: counters.faults.load(Ordering::Relaxed),
                 // The session knows.
                 queued: 0,
@@ -298,6 +307,7 @@ mod tests {
         accounts.add_wait(1, 10, 14);
         // Of several streams, whose waits overlap.
         accounts.add_wait(1, 12, 16);
+        accounts.add_throttling(1, 30, 35);
         accounts.add_fault(1);
         let span = Span {
             at: protocol::operations::At {
@@ -340,6 +350,7 @@ mod tests {
                     loads: 1,
                     load_time: 77,
                     waited: 6,
+                    throttled: 5,
                     faults: 1,
                     ..DeviceAccount::default()
                 },

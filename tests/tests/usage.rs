@@ -22,7 +22,7 @@ struct Worker {
     child: Child,
     /// Nanoseconds that its kernels took, by its own events.
     took: u64,
-    _output: BufReader<ChildStdout>,
+    output: BufReader<ChildStdout>,
 }
 
 impl Worker {
@@ -37,12 +37,21 @@ impl Worker {
         Self {
             took: took.parse().unwrap(),
             child,
-            _output: output,
+            output,
         }
     }
 
     fn pid(&self) -> u64 {
         self.child.id().into()
+    }
+
+    /// Has it do its work once more.
+    fn again(mut self) -> Self {
+        writeln!(self.child.stdin.as_mut().unwrap(), "again").unwrap();
+        let mut line = String::new();
+        self.output.read_line(&mut line).unwrap();
+        assert!(line.starts_with("took "), "{line}");
+        self
     }
 
     fn end(mut self) {
@@ -230,6 +239,24 @@ fn who_shares_a_device_waits_and_is_seen_to() {
         );
     }
     both.into_iter().for_each(Worker::end);
+}
+
+#[test]
+fn who_is_held_by_its_own_limit_is_seen_to_be() {
+    let daemon = Daemon::start();
+    let worker = Worker::new(daemon.command(PROGRAM), [30, 0, 3_000]);
+    let pid = worker.pid().to_string();
+    let throttled = || {
+        let usage = device(&daemon, &[&format!("--filter={pid}")]);
+        let total = &usage["clients"][0]["total"];
+        total["throttled_seconds"].as_f64().unwrap()
+    };
+    assert_eq!(throttled(), 0.0);
+    let held = ["limit", "set", "--client", &pid, "--percentage", "5"];
+    succeed(tool(&daemon, &held).arg("--reserved"));
+    let worker = worker.again();
+    assert!(throttled() > 0.0);
+    worker.end();
 }
 
 #[test]

@@ -131,6 +131,11 @@ const COUNTERS: &[OfAccount] = &[
         &[("", "", |of| usage::seconds(of.waited))],
     ),
     (
+        "throttled_seconds",
+        "Time in which a limit of the client's own held its work back",
+        &[("", "", |of| usage::seconds(of.throttled))],
+    ),
+    (
         "faults",
         "Contexts that died of a fault",
         &[("", "", |of| of.faults as f64)],

@@ -297,6 +297,7 @@ fn detail(device: &DeviceUsage, client: &ClientUsage) -> Vec<Line<'static>> {
             total.loads, total.load_seconds
         ),
         format!("waited for others {:.3} s", total.waited_seconds),
+        format!("held by its limit {:.3} s", total.throttled_seconds),
         format!("faults            {}", total.faults),
         format!("waits for others  {} % now", percent(client.rates.waited)),
     ]

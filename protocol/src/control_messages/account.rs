@@ -37,6 +37,9 @@ message! {
         pub faults: u64,
         /// Operations of its streams that the server has taken and that are not complete now.
         pub queued: u64,
+        /// Time in which a limit of its own held its work back: its part of the device was used up, or it is below normal priority and
+        /// others were at work. The latter is in `waited` too.
+        pub throttled: u64,
     }
 }
 
@@ -58,6 +61,7 @@ impl DeviceAccount {
             waited,
             faults,
             queued,
+            throttled,
         } = self;
         let sums = [
             (memory, other.memory),
@@ -74,6 +78,7 @@ impl DeviceAccount {
             (waited, other.waited),
             (faults, other.faults),
             (queued, other.queued),
+            (throttled, other.throttled),
         ];
         for (sum, more) in sums {
             *sum = sum.saturating_add(more);

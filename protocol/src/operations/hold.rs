@@ -66,6 +66,12 @@ impl HoldReason {
         Self::ALL.get(usize::try_from(number).ok()?).copied()
     }
 
+    /// Whether a limit that was set for the client is why.
+    #[must_use]
+    pub const fn is_own_limit(self) -> bool {
+        matches!(self, Self::Priority | Self::Limit)
+    }
+
     /// Whether other clients are why: that is a client's wait for others.
     #[must_use]
     pub const fn is_others(self) -> bool {

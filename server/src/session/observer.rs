@@ -365,8 +365,13 @@ impl Observer for ClientObserver {
     fn held_back(&self, at: At, device: u32, why: HoldReason, nanoseconds: u64) {
         let now = clock::now();
         let since = now.saturating_sub(nanoseconds);
-        if let (true, Some(accounts)) = (why.is_others(), self.accounts.get()) {
-            accounts.add_wait(device, since, now);
+        if let Some(accounts) = self.accounts.get() {
+            if why.is_others() {
+                accounts.add_wait(device, since, now);
+            }
+            if why.is_own_limit() {
+                accounts.add_throttling(device, since, now);
+            }
         }
         self.recording.add_hold(at, device, why, (since, now));
     }

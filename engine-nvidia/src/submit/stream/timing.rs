@@ -196,9 +196,11 @@ impl Stream {
         }
     }
 
-    /// Notes since when and why the first operation is held back that waits here, where somebody wants to know.
+    /// Notes since when and why the first operation is held back that waits here, where somebody wants to know: a recording, or the
+    /// accounts of a client below normal.
     pub(super) fn note_hold_begin(&self, state: &mut StreamState) {
-        if state.pending.is_empty() || state.hold_since.is_some() || !self.is_recorded() {
+        let is_wanted = self.is_recorded() || self.common.is_below_normal();
+        if state.pending.is_empty() || state.hold_since.is_some() || !is_wanted {
             return;
         }
         let why = if state.commands >= self.depth() || state.expected > MOST_AHEAD {

@@ -410,6 +410,7 @@ function drawDetail() {
     ["Kernels ran", seconds(total.kernel_seconds)],
     ["Multiprocessors", seconds(total.multiprocessor_seconds)],
     ["Waited", seconds(total.waited_seconds)],
+    ["Held by its limit", seconds(total.throttled_seconds)],
     ["Copies", `${whole(total.copies)}, ${seconds(total.copy_seconds)}`],
     ["To device", `${bytes(total.bytes_to_device)}, ${bytes(rates.to_device)}/s`],
     ["From device", `${bytes(total.bytes_from_device)}, ${bytes(rates.from_device)}/s`],
