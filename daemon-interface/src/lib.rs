@@ -6,7 +6,8 @@
 //! * [`group_usage`]: what a group of clients has taken, counted by the daemon's servers in memory that they share;
 //! * [`environment`]: what a library of ours believes of the environment of the program that it is in;
 //! * [`label`]: what a client may be called;
-//! * [`log_text`]: foreign text as part of a log's line.
+//! * [`log_text`]: foreign text as part of a log's line;
+//! * [`process`]: which process a number means.
 //!
 //! The libraries `client` and `nvml`, the command line and, for groups, servers use it. Which packets there are is
 //! `protocol`'s, and how they travel `transport`'s. What the daemon does with them is `control`'s: nothing here knows it.
@@ -16,6 +17,7 @@ pub mod environment;
 pub mod group_usage;
 pub mod label;
 pub mod log_text;
+pub mod process;
 pub mod time_lines;
 pub mod view;
 

@@ -8,11 +8,12 @@
 //! other programs, which set no name that all of them have, so that they say nothing: then they are put where
 //! everybody is who may belong to anybody.
 
-use std::fs::{metadata, read_to_string};
+use std::fs::metadata;
 use std::os::unix::fs::MetadataExt;
 
 use daemon_interface::environment::variable;
 use daemon_interface::label;
+use daemon_interface::process::ProcessStat;
 
 /// Names what the process belongs to.
 const VARIABLE: &str = "OPENMPS_JOB";
@@ -56,7 +57,7 @@ trait Processes {
     /// What tells a process's program from others.
     fn program(&self, pid: u32) -> Option<(u64, u64)>;
     /// A process's parent, and when it started.
-    fn parent_and_start(&self, pid: u32) -> Option<(u32, u64)>;
+    fn stat(&self, pid: u32) -> Option<ProcessStat>;
 }
 
 /// The machine's.
@@ -68,35 +69,27 @@ impl Processes for Proc {
         Some((file.dev(), file.ino()))
     }
 
-    fn parent_and_start(&self, pid: u32) -> Option<(u32, u64)> {
-        parent_and_start_in(&read_to_string(format!("/proc/{pid}/stat")).ok()?)
+    fn stat(&self, pid: u32) -> Option<ProcessStat> {
+        ProcessStat::of(pid)
     }
-}
-
-/// The parent's number and the time of the start in /proc/PID/stat: the second and the twentieth field behind the name, which may
-/// hold anything.
-fn parent_and_start_in(stat: &str) -> Option<(u32, u64)> {
-    let (_, fields) = stat.rsplit_once(')')?;
-    let mut fields = fields.split_whitespace();
-    let parent = fields.nth(1)?.parse().ok()?;
-    Some((parent, fields.nth(17)?.parse().ok()?))
 }
 
 /// The first of a process and its ancestors, without a gap, that run one program, and when it started.
 fn first_of_program(pid: u32, processes: &impl Processes) -> Option<(u32, u64)> {
     let program = processes.program(pid)?;
-    let (mut parent, start) = processes.parent_and_start(pid)?;
-    let mut first = (pid, start);
+    let mut stat = processes.stat(pid)?;
+    let mut first = (pid, stat.started);
     for _ in 0..MOST_ANCESTORS {
         // One that cannot be seen is another user's, or another program.
+        let parent = stat.parent;
         if parent == 0 || processes.program(parent) != Some(program) {
             break;
         }
-        let Some((above, start)) = processes.parent_and_start(parent) else {
+        let Some(above) = processes.stat(parent) else {
             break;
         };
-        first = (parent, start);
-        parent = above;
+        first = (parent, above.started);
+        stat = above;
     }
     Some(first)
 }
@@ -114,9 +107,12 @@ mod tests {
             (*program != 0).then_some((1, *program))
         }
 
-        fn parent_and_start(&self, pid: u32) -> Option<(u32, u64)> {
+        fn stat(&self, pid: u32) -> Option<ProcessStat> {
             let (parent, _) = self.0.get(pid as usize - 1)?;
-            Some((*parent, 1000 + u64::from(pid)))
+            Some(ProcessStat {
+                parent: *parent,
+                started: 1000 + u64::from(pid),
+            })
         }
     }
 
@@ -149,20 +145,8 @@ mod tests {
     }
 
     #[test]
-    fn this_process_is_found_in_proc() {
-        let own = std::process::id();
-        assert!(Proc.program(own).is_some());
-        let (parent, start) = Proc.parent_and_start(own).unwrap();
-        assert_eq!(parent, std::os::unix::process::parent_id());
-        assert!(start > 0);
-    }
-
-    #[test]
-    fn a_parent_and_a_start_are_found_whatever_the_name() {
-        let stat = "12 (a) b) R 34 12 12 0 -1 0 0 0 0 0 1 2 0 0 20 0 1 0 5678 9";
-        assert_eq!(parent_and_start_in(stat), Some((34, 5678)));
-        assert_eq!(parent_and_start_in("12 sh"), None);
-        assert_eq!(parent_and_start_in("12 (sh) R 34 1"), None);
+    fn this_process_has_a_program() {
+        assert!(Proc.program(std::process::id()).is_some());
     }
 
     #[test]

@@ -7,6 +7,7 @@ use std::os::fd::AsFd;
 
 use cuda_abi::CUresult;
 use daemon_interface::group_usage::GroupUsage;
+use daemon_interface::process::ProcessStat;
 use protocol::control_messages::Packet;
 use serde_json::json;
 use transport::socket::{PATH_MAX, Peer, SocketError};
@@ -252,7 +253,7 @@ impl Daemon {
             let server = self.registry.servers.get(id)?;
             Some(UsageHolder {
                 pid: server.pid(),
-                started: crate::groups::orphaned_servers::start_time(server.pid())?,
+                started: ProcessStat::of(server.pid())?.started,
                 slot: server.slot?,
             })
         });

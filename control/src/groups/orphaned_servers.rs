@@ -11,6 +11,7 @@ use std::fs::File;
 use std::os::fd::OwnedFd;
 
 use daemon_interface::group_usage::GroupUsage;
+use daemon_interface::process::ProcessStat;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use crate::groups::saved::UsageHolder;
@@ -38,20 +39,11 @@ impl OrphanedServer {
     }
 }
 
-/// When a process was started, in the kernel's ticks.
-#[must_use]
-pub fn start_time(pid: u32) -> Option<u64> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name, in brackets, may hold anything; the start is the 20th field behind it.
-    let (_, fields) = stat.rsplit_once(')')?;
-    fields.split_whitespace().nth(19)?.parse().ok()
-}
-
 /// A descriptor of a server's process, if it is still that very one.
 pub(crate) fn alive(holder: UsageHolder) -> Option<OwnedFd> {
     let pid = Pid::from_raw(holder.pid.try_into().ok()?)?;
     let pidfd = pidfd_open(pid, PidfdFlags::empty()).ok()?;
-    (start_time(holder.pid)? == holder.started).then_some(pidfd)
+    (ProcessStat::of(holder.pid)?.started == holder.started).then_some(pidfd)
 }
 
 /// The usage of a group that a process has.
@@ -78,7 +70,7 @@ mod tests {
     #[test]
     fn a_process_is_known_by_when_it_was_started() {
         let pid = std::process::id();
-        let started = start_time(pid).unwrap();
+        let started = ProcessStat::of(pid).unwrap().started;
         let holder = |started| UsageHolder {
             pid,
             started,
@@ -86,7 +78,6 @@ mod tests {
         };
         assert!(alive(holder(started)).is_some());
         assert!(alive(holder(started + 1)).is_none());
-        assert_eq!(start_time(u32::MAX), None);
     }
 
     #[test]

@@ -17,6 +17,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
+use daemon_interface::process::ProcessStat;
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 use rustix::net::SocketType;
@@ -431,16 +432,10 @@ fn children() -> Vec<Pid> {
     let all = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     all.filter_map(|entry| {
         let pid: i32 = entry.file_name().to_str()?.parse().ok()?;
-        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        (parent_in(&stat)? == own).then(|| Pid::from_raw(pid))?
+        let stat = ProcessStat::of(pid.try_into().ok()?)?;
+        (stat.parent == own).then(|| Pid::from_raw(pid))?
     })
     .collect()
-}
-
-/// The parent's number in /proc/PID/stat: the second field behind the name, which may hold anything.
-fn parent_in(stat: &str) -> Option<u32> {
-    let (_, fields) = stat.rsplit_once(')')?;
-    fields.split_whitespace().nth(1)?.parse().ok()
 }
 
 #[cfg(test)]
@@ -463,12 +458,6 @@ mod tests {
         for junk in ["", "{}", "[1]", r#"{"pid":-1,"version":"1"}"#] {
             assert_eq!(SupervisorMessage::decode(junk.as_bytes()), None);
         }
-    }
-
-    #[test]
-    fn a_parent_is_found_whatever_the_name() {
-        assert_eq!(parent_in("12 (a) b) R 34 12 12"), Some(34));
-        assert_eq!(parent_in("12 sh"), None);
     }
 
     #[test]

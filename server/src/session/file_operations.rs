@@ -43,9 +43,7 @@ impl Session {
             return Err(CUresult::ERROR_OUT_OF_MEMORY);
         }
         let page = page_of(&file).map_err(|error| self.unsuitable(&error))?;
-        for range in self.files.take_free_addresses() {
-            self.memory.return_addresses(range);
-        }
+        self.return_free_addresses();
         let bytes = request.bytes.next_multiple_of(GRANULE);
         let mut committer = ClientBacking(&mut *self.client, &self.addresses);
         let align = page.max(GRANULE);
@@ -80,6 +78,13 @@ impl Session {
         self.observer.files.add(&mapped, request.context);
         self.files.insert(range.base, mapped);
         Ok(())
+    }
+
+    /// Gives addresses back to the client's window from which files and pages have gone since.
+    pub(super) fn return_free_addresses(&mut self) {
+        for range in self.files.take_free_addresses() {
+            self.memory.return_addresses(range);
+        }
     }
 
     /// Takes the descriptor that the client has sent with such a packet.

@@ -22,9 +22,7 @@ impl Session {
         if request.bytes > self.files.window_bytes() {
             return Err(CUresult::ERROR_OUT_OF_MEMORY);
         }
-        for range in self.files.take_free_addresses() {
-            self.memory.return_addresses(range);
-        }
+        self.return_free_addresses();
         let bytes = request.bytes.next_multiple_of(GRANULE);
         let mut backing = ClientBacking(&mut *self.client, &self.addresses);
         let base = self.memory.allocate_addresses_in_phase(
