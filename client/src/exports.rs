@@ -19,7 +19,7 @@ use cuda_abi::functions::Function;
 use cuda_abi::proc_address::Entry;
 use cuda_abi::types::*;
 
-use crate::{pointers, recorder, stream};
+use crate::{error_log, pointers, recorder, stream};
 
 /// What the shells call, by name.
 mod functions {
@@ -54,9 +54,14 @@ const REFUSALS_TOLD: u32 = 1000;
 #[cold]
 fn refused(function: Function, status: CUresult) {
     static TOLD: AtomicU32 = AtomicU32::new(0);
+    let name = function.name();
     if TOLD.fetch_add(1, Ordering::Relaxed) < REFUSALS_TOLD {
-        crate::log::log!("{} returned {status:?}", function.name());
+        crate::log::file_line(&format!("{name} returned {status:?}"));
     }
+    let code = cuda_abi::errors::name(status).unwrap_or("unknown");
+    let text = format!("Returning {} ({code}) from {name}", status.0);
+    error_log::add(error_log::Level::Error, &text);
+    error_log::deliver();
 }
 
 #[cold]

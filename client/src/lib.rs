@@ -16,9 +16,10 @@
 //! * [`session::connection`]: the one connection to the server, over `transport`, through which all of
 //!   them send;
 //! * [`recorder`]: the time line that OPENMPS_TRACE asks for;
+//! * [`error_log`]: calls that failed, for programs that ask;
 //! * [`os`], [`log`]: what the library asks of Linux, and where it writes when told to.
 //!
-//! The library is a guest in somebody else's process: it prints nothing, keeps no thread before the
+//! The library is a guest in somebody else's process: it prints nothing unless CUDA_LOG_FILE says so, keeps no thread before the
 //! program asks for a host function ([`stream::host_function`]) or a time line ([`recorder`]), changes no signal, and turns its own panics into
 //! errors.
 //!
@@ -27,6 +28,7 @@
 mod api;
 mod code;
 mod context;
+mod error_log;
 mod export_tables;
 mod exports;
 mod graph;

@@ -392,8 +392,8 @@ impl TextOut {
     }
 
     /// Writes as much of a text as `room` bytes take with its NUL. NULL and no room are errors.
-    pub(crate) fn set(&self, room: i32, text: &str) -> Result<(), CUresult> {
-        let room = usize::try_from(room).unwrap_or(0);
+    pub(crate) fn set(&self, room: impl TryInto<usize>, text: &str) -> Result<(), CUresult> {
+        let room = room.try_into().unwrap_or(0);
         if self.0.is_null() || room == 0 {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }

@@ -195,9 +195,22 @@ fn asking_for_several_daemons_is_refused_with_the_reason() {
             .env("LD_LIBRARY_PATH", &library)
             .env("CUDA_MPS_PIPE_DIRECTORY", &several)
             .env("OPENMPS_CLIENT_LOG", &log)
+            .env("CUDA_LOG_FILE", "stderr")
             .output()
             .unwrap();
         assert_eq!(String::from_utf8_lossy(&output.stdout), "error 805\n");
+        let text = String::from_utf8_lossy(&output.stderr);
+        let (why, what) = text.split_once('\n').unwrap();
+        assert!(
+            why.contains("[CUDA][W] ") && why.contains("the client of one daemon"),
+            "{text}"
+        );
+        assert!(
+            what.ends_with(
+                "[CUDA][E] Returning 805 (CUDA_ERROR_MPS_CONNECTION_FAILED) from cuInit\n"
+            ),
+            "{text}"
+        );
         let text = std::fs::read_to_string(&log).unwrap();
         assert!(text.contains("the client of one daemon"), "{text}");
         std::fs::remove_file(log).unwrap();

@@ -2593,12 +2593,12 @@ macro_rules! for_each_function {
                     max_width_in_elements: out(usize), format: val(CUarray_format),
                     num_channels: val(u32), device: val(CUdevice));
             /// Asks to be called when something happens to a device.
-            absent 559 since 12040 capture prohibited =>
+            local 559 since 12040 capture prohibited =>
                 fn cuDeviceRegisterAsyncNotification(
                     device: val(CUdevice), callback_func: val(CUasyncCallback),
                     user_data: opaque(*mut c_void), callback: new(CUasyncCallbackHandle));
             /// Ends what cuDeviceRegisterAsyncNotification asked.
-            absent 560 since 12040 capture prohibited =>
+            local 560 since 12040 capture prohibited =>
                 fn cuDeviceUnregisterAsyncNotification(
                     device: val(CUdevice), callback: val(CUasyncCallbackHandle));
             // Checkpoints, core dumps, logs.
@@ -2640,24 +2640,24 @@ macro_rules! for_each_function {
                 fn cuCoredumpSetAttributeGlobal(
                     setting: val(CUcoredumpSettings), value: bytes(size), size: inout(usize));
             /// Gives the present end of the driver's log.
-            absent 571 since 12090 capture allowed =>
+            local 571 since 12090 capture allowed =>
                 fn cuLogsCurrent(iterator: out(CUlogIterator), flags: val(u32));
             /// Writes the driver's log from a place on to a file.
-            absent 572 since 12090 capture allowed =>
+            local 572 since 12090 capture allowed =>
                 fn cuLogsDumpToFile(
                     iterator: inout(CUlogIterator), path_to_file: cstr(), flags: val(u32));
             /// Writes the driver's log from a place on to memory.
-            absent 573 since 12090 capture allowed =>
+            local 573 since 12090 capture allowed =>
                 fn cuLogsDumpToMemory(
                     iterator: inout(CUlogIterator), buffer: chars_out(size), size: inout(usize),
                     flags: val(u32));
             /// Asks to be called with each line of the driver's log.
-            absent 574 since 12090 capture allowed =>
+            local 574 since 12090 capture allowed =>
                 fn cuLogsRegisterCallback(
                     callback_func: val(CUlogsCallback), user_data: opaque(*mut c_void),
                     callback: new(CUlogsCallbackHandle));
             /// Ends what cuLogsRegisterCallback asked.
-            absent 575 since 12090 capture allowed =>
+            local 575 since 12090 capture allowed =>
                 fn cuLogsUnregisterCallback(callback: val(CUlogsCallbackHandle));
         }
     };

@@ -102,20 +102,12 @@ const REASONS: &[(&str, &str)] = &[
         "cuMemGetAttribute",
         "exported by the driver, documented nowhere",
     ),
-    ("cuDeviceRegisterAsyncNotification", NOTIFICATIONS),
-    ("cuDeviceUnregisterAsyncNotification", NOTIFICATIONS),
-    (
-        "cuLogs",
-        "the driver's own log: what went wrong is told in OPENMPS_CLIENT_LOG",
-    ),
 ];
 
 const EGL: &str = "EGL: the server has no display";
 const VDPAU: &str = "VDPAU: the server has no display";
 const GRAPHICS: &str =
     "graphics: the server shares no context of OpenGL's, and Direct3D is Windows'";
-const NOTIFICATIONS: &str = "the only notice is of a budget that is lowered, and a quota is never \
-                             lowered below what is in use";
 
 /// Why a function is not built, if that is to stay so.
 fn reason(name: &str) -> Option<&'static str> {
