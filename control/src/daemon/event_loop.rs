@@ -103,12 +103,12 @@ impl Daemon {
         self.quit(Some(Duration::ZERO));
     }
 
-    /// Reaps children: servers, and orphans, which a process 1 is given.
+    /// Reaps children of any process group: servers and supervisors, and orphans, which a process 1 is given.
     fn reap(&mut self) {
-        use rustix::process::{WaitOptions, waitpid};
+        use rustix::process::{WaitOptions, wait};
         use std::os::unix::process::ExitStatusExt;
         drain(&self.children);
-        while let Ok(Some((pid, status))) = waitpid(None, WaitOptions::NOHANG) {
+        while let Ok(Some((pid, status))) = wait(WaitOptions::NOHANG) {
             let pid = pid.as_raw_nonzero().get().cast_unsigned();
             if let Some(id) = self.registry.by_pid(pid) {
                 self.server_ended(id, Some(ExitStatus::from_raw(status.as_raw())));

@@ -417,7 +417,8 @@ fn end_all_children() {
             let _ = rustix::process::kill_process(pid, Signal::KILL);
         }
         loop {
-            match rustix::process::waitpid(None, WaitOptions::NOHANG) {
+            // Of any process group: NVIDIA's server has its own.
+            match rustix::process::wait(WaitOptions::NOHANG) {
                 Ok(Some(_)) => {}
                 Ok(None) => break,
                 Err(_) => return,

@@ -140,6 +140,16 @@ pub(crate) fn parent_of(pid: u32) -> u32 {
     parent.unwrap().trim().parse().unwrap()
 }
 
+/// A process's children, those that have ended and wait to be reaped among them.
+pub(crate) fn children_of(pid: u32) -> Vec<u32> {
+    let path = format!("/proc/{pid}/task/{pid}/children");
+    let text = std::fs::read_to_string(path).unwrap();
+    let numbers = text
+        .split_whitespace()
+        .map(|number| number.parse().unwrap());
+    numbers.collect()
+}
+
 pub(crate) fn kill(pid: u32) {
     kill_process(Pid::from_raw(pid.cast_signed()).unwrap(), Signal::KILL).unwrap();
 }

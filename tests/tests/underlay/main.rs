@@ -10,8 +10,8 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
 use machine::{
-    BENEATH, Machine, doctor, is_alive, kill, parent_of, running, staying, text, underlay,
-    variable_of,
+    BENEATH, Machine, children_of, doctor, is_alive, kill, parent_of, running, staying, text,
+    underlay, variable_of,
 };
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -357,6 +357,10 @@ fn what_keeps_failing_is_left_alone() {
     assert_eq!(machine.daemons().len(), 3);
     let log = daemon.control_log();
     assert!(log.contains("failed too often"), "{log}");
+    eventually("no child of the daemon's is a zombie", || {
+        let own = daemon.pid();
+        children_of(own).iter().all(|&child| is_alive(child))
+    });
 }
 
 /// Servers of a killed daemon serve their clients to the end, and so does what is beneath them.
