@@ -31,10 +31,14 @@ pub(crate) use self::state::is_on;
 use crate::handle::{HandleKind, Key};
 use crate::log::log;
 use crate::os::signal_mask;
-use crate::session::connection::{Connection, LAST_WORD};
+use crate::session::connection::Connection;
 use crate::session::fork_local::ForkLocal;
 
 static RECORDER: ForkLocal<Recorder> = ForkLocal::new();
+
+/// For how long a process that ends waits for what its recording's thread is writing: that thread has the lowest priority, and the
+/// processors may be busy.
+const LAST_ROUND: Duration = Duration::from_secs(10);
 
 /// Threads that are recorded at a time.
 const MOST_THREADS: usize = 1 << 12;
@@ -254,6 +258,8 @@ impl Recorder {
         self.number.fetch_add(1, Ordering::Relaxed);
         *place = Some(sink);
         drop(place);
+        // Before the thread looks, which ends where nothing is recorded.
+        state::begin();
         let signals = signal_mask::Blocked::now();
         let made = std::thread::Builder::new()
             .name("openmps trace".into())
@@ -262,7 +268,6 @@ impl Recorder {
         if made.is_err() {
             log!("recording: no thread can be made: what is recorded is written at the end");
         }
-        state::begin();
     }
 }
 
@@ -361,7 +366,7 @@ pub(crate) fn finish() {
     let Ok(recorder) = RECORDER.get() else {
         return;
     };
-    let until = Instant::now() + LAST_WORD;
+    let until = Instant::now() + LAST_ROUND;
     loop {
         match recorder.sink.try_lock() {
             Ok(mut place) => {
@@ -372,7 +377,12 @@ pub(crate) fn finish() {
                 }
                 return;
             }
-            Err(_) if Instant::now() > until => return,
+            Err(_) if Instant::now() > until => {
+                log!(
+                    "the recording lacks its end: it was still being written after {LAST_ROUND:?}"
+                );
+                return;
+            }
             Err(_) => std::thread::sleep(Duration::from_millis(1)),
         }
     }

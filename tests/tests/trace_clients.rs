@@ -115,6 +115,13 @@ fn events(file: &Path) -> Vec<Value> {
     all["traceEvents"].as_array().unwrap().clone()
 }
 
+/// The events of a file that is about to be made, and may be in the midst of a write.
+fn events_so_far(file: &Path) -> Vec<Value> {
+    let bytes = std::fs::read(file).unwrap_or_default();
+    let all: Value = serde_json::from_slice(&bytes).unwrap_or_default();
+    all["traceEvents"].as_array().cloned().unwrap_or_default()
+}
+
 fn of<'a>(all: &'a [Value], category: &str) -> Vec<&'a Value> {
     all.iter()
         .filter(|event| event["cat"] == category)
@@ -320,11 +327,7 @@ fn who_is_held_to_a_limit_is_drawn_so() {
     let recorder = Recorder::of(&daemon, &["--pid", &pid, "-o", file.to_str().unwrap()]);
     eventually("it is held back", || {
         worker.again();
-        let holds = match file.exists() {
-            true => of(&events(&file), "gpu_hold").len(),
-            false => 0,
-        };
-        holds > 0
+        !of(&events_so_far(&file), "gpu_hold").is_empty()
     });
     recorder.end();
     worker.end();
@@ -369,10 +372,7 @@ fn who_waits_for_others_is_drawn_so() {
         &daemon,
         &["--all-processes", "-o", pattern.to_str().unwrap()],
     );
-    let waits_of = |pid: u32| match file(pid).exists() {
-        true => of(&events(&file(pid)), "gpu_wait").len(),
-        false => 0,
-    };
+    let waits_of = |pid: u32| of(&events_so_far(&file(pid)), "gpu_wait").len();
     eventually("somebody waits", || {
         std::thread::scope(|scope| {
             for worker in &mut workers {
@@ -414,7 +414,7 @@ fn a_killed_client_leaves_what_was_recorded() {
     command.env("OPENMPS_TRACE", &own);
     let mut worker = Worker::new(command);
     eventually("it is written", || {
-        named(&of(&events(&own), "kernel"), "churn") == LAUNCHES + 3
+        named(&of(&events_so_far(&own), "kernel"), "churn") == LAUNCHES + 3
     });
     worker.child.kill().unwrap();
     worker.child.wait().unwrap();
