@@ -177,25 +177,16 @@ impl Block {
             .fold(0, |bits, group| bits | group.barriers());
         let mut released = false;
         for id in (0..CLUSTER_BARRIER).filter(|id| waiting >> id & 1 != 0) {
-            let there: Vec<(Mask, u32)> = self
-                .groups
-                .iter()
-                .map(|group| group.at_barrier(id))
-                .collect();
-            let wanted = there.iter().map(|(_, count)| *count).max().unwrap_or(0);
-            let complete = if wanted == 0 {
-                self.groups
-                    .iter()
-                    .zip(&there)
-                    .all(|(group, (mask, _))| group.live().and_not(*mask).is_empty())
-            } else {
-                let arrived: u32 = self
-                    .groups
-                    .iter()
-                    .zip(&there)
-                    .map(|(group, (mask, _))| arrived(group, *mask))
-                    .sum();
-                arrived >= wanted
+            let wanted = self.groups.iter().map(|group| group.at_barrier(id).1);
+            let complete = match wanted.max().unwrap_or(0) {
+                0 => self.groups.iter().all(|group| {
+                    let (there, _) = group.at_barrier(id);
+                    group.live().and_not(there).is_empty()
+                }),
+                wanted => {
+                    let there = |group: &LaneGroup| arrived(group, group.at_barrier(id).0);
+                    self.groups.iter().map(there).sum::<u32>() >= wanted
+                }
             };
             if complete {
                 let sum = self

@@ -6,13 +6,14 @@
 //! Chosen by `emit` and `lower::control`. Must not choose a path: it tells `lane_group` by a `Flow` what the lanes
 //! came to.
 
+use std::arch::x86_64 as arch;
 use std::sync::atomic::Ordering;
 
 use crate::fault::FaultKind;
 use crate::machine::{Arrival, Event, Flow, Machine, Op, Reduce, ReduceOp};
 use crate::mask::Mask;
 use crate::program::NOWHERE;
-use crate::regs::STRIP;
+use crate::regs::{Cursor, STRIP};
 use crate::spaces::{FUNCTION_BASE, FUNCTION_STEP};
 
 /// What taking an edge costs that passes so many operations: of the budget (24 bits), and of the path's
@@ -42,25 +43,11 @@ impl Machine<'_> {
             let holds = self.frame.lane::<u8>(slot, 0) ^ flip != 0;
             return if holds { self.mask } else { mask };
         }
-        if self.whole {
-            // Lanes mostly agree, which is quick to see.
-            let (mut any, mut all) = ([0_u8; STRIP], [1_u8; STRIP]);
-            for strip in self.low..self.high {
-                let values = self.frame.strip::<u8>(slot, strip);
-                for lane in 0..STRIP {
-                    any[lane] |= values[lane];
-                    all[lane] &= values[lane];
-                }
-            }
-            let (any, all) = (bits(any), bits(all));
-            if any == 0 || all == u16::MAX {
-                let holds = (any != 0) != negated;
-                return if holds { self.mask } else { mask };
-            }
-        }
-        for strip in self.low..self.high {
-            let values = self.frame.strip::<u8>(slot, strip);
-            mask.add_strip(strip, bits(values));
+        let (low, high) = (self.low, self.high);
+        let mut values = Cursor::<u8>::new(self.frame, op.s[source], true, low, high);
+        for strip in low..high {
+            // SAFETY: the cursor is made for the strips `low..high`, and this reads one of them in each turn of that loop.
+            mask.add_strip(strip, bits(unsafe { values.read() }));
         }
         if negated {
             self.mask.and_not(mask)
@@ -110,14 +97,13 @@ impl Machine<'_> {
 /// function's frame holds what another one left.
 #[inline(always)]
 fn bits(values: [u8; STRIP]) -> u16 {
-    let (low, high) = values.split_at(8);
-    let pack = |bytes: &[u8]| {
-        let mut word = [0; 8];
-        word.copy_from_slice(bytes);
-        let ones = u64::from_le_bytes(word) & 0x0101_0101_0101_0101;
-        (ones.wrapping_mul(0x0102_0408_1020_4080) >> 56) as u16
-    };
-    pack(low) | pack(high) << 8
+    let values = u128::from_le_bytes(values);
+    // SAFETY: every x86-64 has SSE2.
+    unsafe {
+        let values = arch::_mm_set_epi64x((values >> 64) as i64, values as i64);
+        // Each byte's lowest bit becomes its highest.
+        arch::_mm_movemask_epi8(arch::_mm_slli_epi16::<7>(values)) as u16
+    }
 }
 
 /// Jump in the convergent code.

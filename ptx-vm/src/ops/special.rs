@@ -68,9 +68,32 @@ impl Machine<'_> {
             }
         }
         let step = u32::from(axis == 0);
-        self.fill(op, |lane| {
-            u64::from(starts[lane / STRIP] + (lane % STRIP) as u32 * step)
-        });
+        match op.width[0] {
+            4 => self.fill_ramps(op, &starts, |start, lane| start + lane * step),
+            2 => self.fill_ramps(op, &starts, |start, lane| (start + lane * step) as u16),
+            _ => self.fill_ramps(op, &starts, |start, lane| u64::from(start + lane * step)),
+        }
+    }
+
+    /// Sets destination 0 in each strip to what `value` makes of the strip's start and a lane of it.
+    #[inline(always)]
+    fn fill_ramps<T: Lane>(
+        &mut self,
+        op: &Op,
+        starts: &[u32; MAX_GROUP_LANES / STRIP],
+        value: impl Fn(u32, u32) -> T,
+    ) {
+        let target = self.target(op, 0);
+        let strips = target.low..target.high;
+        for (strip, &start) in strips.clone().zip(&starts[strips]) {
+            let values = std::array::from_fn(|lane| value(start, lane as u32));
+            target
+                .frame
+                .set_strip(target.offset as usize, strip, values);
+        }
+        if target.blend {
+            self.blend::<T>(op.d[0]);
+        }
     }
 
     /// Sets destination 0 to one value in all running lanes.
