@@ -6,6 +6,7 @@ use ptx::ast::Type;
 
 use super::half;
 use super::simple::{Simple, floats, ints, op};
+use crate::segment::Tag;
 
 /// The comparison `name` of values of a type: a predicate.
 pub(crate) fn compare(name: &str, ty: Type) -> Option<Simple> {
@@ -22,7 +23,7 @@ pub(crate) fn compare(name: &str, ty: Type) -> Option<Simple> {
             }
         };
     }
-    match ty {
+    let found = match ty {
         Type::F16 | Type::Bf16 => half::compare(name, ty),
         Type::F32 | Type::F64 => match name {
             // On ordered values `!=` is false for a NaN.
@@ -41,5 +42,6 @@ pub(crate) fn compare(name: &str, ty: Type) -> Option<Simple> {
         Type::B32 => comparisons!(name, Type::U32, ints),
         Type::B64 => comparisons!(name, Type::U64, ints),
         _ => comparisons!(name, ty, ints),
-    }
+    };
+    found.map(|simple| simple.tagged(Tag::comparison(name, ty)))
 }

@@ -11,11 +11,11 @@ use crate::segment::Tag;
 /// Logic of predicates.
 pub(super) fn predicate(words: &Words<'_>) -> Option<Simple> {
     Some(match words.opcode {
-        "and" => op!(u8, u8 => u8; |a, b| a & b),
-        "or" => op!(u8, u8 => u8; |a, b| a | b),
-        "xor" => op!(u8, u8 => u8; |a, b| a ^ b),
-        "not" => op!(u8 => u8; |a| a ^ 1),
-        "mov" => op!(u8 => u8; |a| a),
+        "and" => op!(@ Tag::AndPredicate; u8, u8 => u8; |a, b| a & b),
+        "or" => op!(@ Tag::OrPredicate; u8, u8 => u8; |a, b| a | b),
+        "xor" => op!(@ Tag::XorPredicate; u8, u8 => u8; |a, b| a ^ b),
+        "not" => op!(@ Tag::NotPredicate; u8 => u8; |a| a ^ 1),
+        "mov" => op!(@ Tag::MovNarrow; u8 => u8; |a| a),
         _ => return None,
     })
 }
@@ -124,8 +124,8 @@ pub(super) fn logic(words: &Words<'_>, ty: Type) -> Option<Simple> {
 /// A copy of values of this width.
 pub(crate) fn mov(width: u8) -> Option<Simple> {
     Some(match width {
-        1 => op!(u8 => u8; |a| a),
-        2 => op!(u16 => u16; |a| a),
+        1 => op!(@ Tag::MovNarrow; u8 => u8; |a| a),
+        2 => op!(@ Tag::MovNarrow; u16 => u16; |a| a),
         4 => op!(@ Tag::Mov32; u32 => u32; |a| a),
         8 => op!(@ Tag::Mov64; u64 => u64; |a| a),
         _ => return None,
@@ -135,9 +135,9 @@ pub(crate) fn mov(width: u8) -> Option<Simple> {
 /// d = c ? a : b for values of this width.
 pub(crate) fn select(width: u8) -> Option<Simple> {
     Some(match width {
-        2 => op!(u16, u16, u8 => u16; |a, b, p| if p != 0 { a } else { b }),
-        4 => op!(u32, u32, u8 => u32; |a, b, p| if p != 0 { a } else { b }),
-        8 => op!(u64, u64, u8 => u64; |a, b, p| if p != 0 { a } else { b }),
+        2 => op!(@ Tag::Select32; u16, u16, u8 => u16; |a, b, p| if p != 0 { a } else { b }),
+        4 => op!(@ Tag::Select32; u32, u32, u8 => u32; |a, b, p| if p != 0 { a } else { b }),
+        8 => op!(@ Tag::Select64; u64, u64, u8 => u64; |a, b, p| if p != 0 { a } else { b }),
         _ => return None,
     })
 }
@@ -145,14 +145,14 @@ pub(crate) fn select(width: u8) -> Option<Simple> {
 /// From `from` bytes to `to` bytes, with the sign or with zeroes.
 pub(crate) fn resize(from: u8, to: u8, signed: bool) -> Option<Simple> {
     Some(match (from, to, signed) {
-        (1, 4, _) => op!(u8 => u32; |a| u32::from(a)),
-        (2, 4, false) => op!(u16 => u32; |a| u32::from(a)),
+        (1, 4, _) => op!(@ Tag::MovNarrow; u8 => u32; |a| u32::from(a)),
+        (2, 4, false) => op!(@ Tag::MovNarrow; u16 => u32; |a| u32::from(a)),
         (2, 4, true) => op!(i16 => i32; |a| i32::from(a)),
         (2, 8, false) => op!(u16 => u64; |a| u64::from(a)),
         (2, 8, true) => op!(i16 => i64; |a| i64::from(a)),
         (4, 8, false) => op!(@ Tag::WidenU32; u32 => u64; |a| u64::from(a)),
         (4, 8, true) => op!(@ Tag::WidenS32; i32 => i64; |a| i64::from(a)),
-        (4, 2, _) => op!(u32 => u16; |a| a as u16),
+        (4, 2, _) => op!(@ Tag::Narrow16; u32 => u16; |a| a as u16),
         (8, 2, _) => op!(u64 => u16; |a| a as u16),
         (8, 4, _) => op!(@ Tag::Narrow; u64 => u32; |a| a as u32),
         (a, b, _) if a == b => return mov(a),

@@ -36,6 +36,14 @@ impl Simple {
         }
     }
 
+    /// The same, known to segments as `tag`.
+    pub(crate) fn tagged(mut self, tag: Tag) -> Self {
+        if let Body::Pure(_, own) = &mut self.body {
+            *own = tag;
+        }
+        self
+    }
+
     pub(crate) fn cold(f: ColdFn, widths: [u8; 4], imm: u64) -> Self {
         Self {
             body: Body::Cold(f),

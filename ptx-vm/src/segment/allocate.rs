@@ -1,13 +1,14 @@
 //! Registers for a segment's values, and its instructions.
 //!
 //! A value has as many *units* as vectors for the lanes that one round of the loop takes: one of 4-byte
-//! lanes, two of 8-byte lanes. A unit is in a register, in its slot, or both. When registers run out, the
+//! lanes, two of 8-byte lanes. Narrower ones have one of 4-byte lanes, with zeros before them. A unit is in a register, in its slot, or both. When registers run out, the
 //! unit goes whose next use is furthest; to its slot, if its slot does not have it.
 //!
 //! Called by `segment` alone. Must not know bytes of instructions: those are `encode`'s.
 
 use std::collections::HashMap;
 
+use super::branch::{Label, When};
 use super::encode::{self, Assembler, Base, Opcode, Rm};
 use super::step::{RegisterSlot, SegmentStep};
 use super::tag::Tag;
@@ -73,6 +74,12 @@ pub(super) fn compile(
     let mut out = Assembler::new(isa);
     let transfers = steps.iter().any(|step| step.access.1 != 0);
     let top = out.open(masked || transfers);
+    let mut empty = Label::default();
+    if masked {
+        // Lanes that run may be far apart.
+        out.test_running();
+        out.jump(When::Zero, &mut empty);
+    }
     let registers = vec![None; out.registers()];
     let mut allocator = Allocator {
         out,
@@ -94,7 +101,7 @@ pub(super) fn compile(
             allocator.transfer(step);
             continue;
         }
-        let parts = (slot_of)(step.d[0]).width / 4;
+        let parts = ((slot_of)(step.d[0]).width / 4).max(1);
         for part in 0..parts {
             allocator.step(step, part);
         }
@@ -106,6 +113,7 @@ pub(super) fn compile(
     if allocator.far {
         return None;
     }
+    allocator.out.bind(empty);
     allocator.out.close(top);
     allocator.questions();
     Some(allocator.out.finish())
@@ -143,7 +151,7 @@ impl Allocator<'_> {
             .map(|register| register as u8)
     }
 
-    /// Where a unit lies in memory.
+    /// Where a unit lies in memory; r11 may be lost.
     fn address(&mut self, unit: Unit) -> (Base, i32) {
         let slot = (self.slot_of)(unit.0);
         let vector = if slot.varying { unit.1 } else { 0 };
@@ -156,7 +164,11 @@ impl Allocator<'_> {
             // All vectors of a uniform slot are the same.
             RegisterSlot { varying: false, .. } => Base::Rdi,
             RegisterSlot { width: 8, .. } => Base::R9,
-            RegisterSlot { .. } => Base::R8,
+            RegisterSlot { width: 4, .. } => Base::R8,
+            RegisterSlot { width, .. } => {
+                self.out.narrow_strip(width);
+                Base::R11
+            }
         };
         (base, offset)
     }
@@ -168,9 +180,13 @@ impl Allocator<'_> {
         };
         if held.dirty && self.wanted(held) != NEVER {
             let (base, offset) = self.address(held.unit);
-            let wide = (self.slot_of)(held.unit.0).width == 8;
+            let width = (self.slot_of)(held.unit.0).width;
             let mask = if !self.masked { 0 } else { 1 + held.unit.1 };
-            self.out.store(register, base, offset, wide, mask);
+            if width < 4 {
+                self.out.store_narrow(register, base, offset, width, mask);
+            } else {
+                self.out.store(register, base, offset, width == 8, mask);
+            }
         }
         self.registers[register as usize] = Some(CachedRegister {
             dirty: false,
@@ -205,7 +221,10 @@ impl Allocator<'_> {
         }
         let register = self.free();
         let (base, offset) = self.address(unit);
-        self.out.load(register, base, offset);
+        match (self.slot_of)(unit.0).width {
+            width @ 1..=3 => self.out.load_narrow(register, base, offset, width),
+            _ => self.out.load(register, base, offset),
+        }
         self.registers[register as usize] = Some(CachedRegister {
             unit,
             dirty: false,
@@ -216,7 +235,7 @@ impl Allocator<'_> {
 
     /// A unit as a last operand: where it is, if it is not wanted again.
     fn operand(&mut self, unit: Unit) -> Rm {
-        if self.find(unit).is_none() {
+        if self.find(unit).is_none() && (self.slot_of)(unit.0).width >= 4 {
             let uniform = !(self.slot_of)(unit.0).varying;
             let next = self.next_use(unit, self.now + 1);
             if next >= AFTER || uniform && next > self.now + 8 {
@@ -276,14 +295,25 @@ impl Allocator<'_> {
             Tag::Sub32 => self.binary(encode::SUB_32, source(0), source(1), false),
             Tag::Mul32 => self.binary(encode::MUL_32, source(0), source(1), true),
             Tag::Sub64 => self.binary(encode::SUB_64, source(0), source(1), false),
-            Tag::And32 | Tag::And64 => self.binary(encode::AND_32, source(0), source(1), true),
-            Tag::Or32 | Tag::Or64 => self.binary(encode::OR_32, source(0), source(1), true),
-            Tag::Xor32 | Tag::Xor64 => self.binary(encode::XOR_32, source(0), source(1), true),
+            Tag::And32 | Tag::And64 | Tag::AndPredicate => {
+                self.binary(encode::AND_32, source(0), source(1), true)
+            }
+            Tag::Or32 | Tag::Or64 | Tag::OrPredicate => {
+                self.binary(encode::OR_32, source(0), source(1), true)
+            }
+            Tag::Xor32 | Tag::Xor64 | Tag::XorPredicate => {
+                self.binary(encode::XOR_32, source(0), source(1), true)
+            }
             Tag::MinS32 => self.binary(encode::MIN_S32, source(0), source(1), true),
             Tag::MinU32 => self.binary(encode::MIN_U32, source(0), source(1), true),
             Tag::MaxS32 => self.binary(encode::MAX_S32, source(0), source(1), true),
             Tag::MaxU32 => self.binary(encode::MAX_U32, source(0), source(1), true),
             Tag::Not32 => self.with_constant(encode::XOR_32, source(0), u32::MAX),
+            Tag::NotPredicate => self.with_constant(encode::XOR_32, source(0), 1),
+            Tag::Narrow16 => self.with_constant(encode::AND_32, source(0), 0xffff),
+            Tag::Compare(compared, predicate) => self.compare(step, compared, predicate),
+            Tag::Select32 => self.select(step, part, false),
+            Tag::Select64 => self.select(step, part, true),
             Tag::AbsF32 => self.with_constant(encode::AND_32, source(0), 0x7fff_ffff),
             Tag::CvtS32F32 => self.unary(encode::CVT_S32_F32, source(0)),
             Tag::CvtU32F32 => self.unary(encode::CVT_U32_F32, source(0)),
@@ -303,7 +333,7 @@ impl Allocator<'_> {
             Tag::FmaF32 => self.fma(false, source(0), source(1), source(2)),
             Tag::FmaF64 => self.fma(true, source(0), source(1), source(2)),
             Tag::Mad32 => self.multiply_add(source(0), source(1), source(2)),
-            Tag::Mov32 | Tag::Mov64 => {
+            Tag::Mov32 | Tag::Mov64 | Tag::MovNarrow => {
                 let from = self.load(source(0));
                 let to = self.result(&[from]);
                 self.out.copy(to, from);
@@ -554,7 +584,7 @@ const AND_NOT: Opcode = Opcode {
     byte: 0xdf,
 };
 /// vpslld (/6) and vpsrld (/2) by an immediate: the destination is the second operand
-const SHIFT_LEFT_IMM: Opcode = Opcode {
+pub(super) const SHIFT_LEFT_IMM: Opcode = Opcode {
     map: 1,
     prefix: 1,
     wide: false,

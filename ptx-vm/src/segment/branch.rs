@@ -18,6 +18,7 @@ pub(super) enum When {
     /// Not below, of unsigned numbers.
     NotBelow,
     NotZero,
+    Zero,
 }
 
 impl Assembler {
@@ -27,6 +28,7 @@ impl Assembler {
             When::Always => self.code.push(0xe9),
             When::NotBelow => self.code.extend_from_slice(&[0x0f, 0x83]),
             When::NotZero => self.code.extend_from_slice(&[0x0f, 0x85]),
+            When::Zero => self.code.extend_from_slice(&[0x0f, 0x84]),
         }
         to.jumps.push(self.code.len());
         self.code.extend_from_slice(&[0; 4]);
@@ -122,7 +124,7 @@ impl Assembler {
         self.code.extend_from_slice(&[0xc5, 0xf8, 0x98, 0xdb]);
     }
 
-    /// Looks at k1, at all 16 bits: below if all are set.
+    /// Looks at k1, at all 16 bits: below if all are set, zero if none is.
     pub(super) fn test_running(&mut self) {
         self.code.extend_from_slice(&[0xc5, 0xf8, 0x98, 0xc9]);
     }

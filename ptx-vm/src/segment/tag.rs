@@ -4,6 +4,8 @@
 //!
 //! Given by `ops`, kept in `ir`, read by `segment`.
 
+use ptx::ast::Type;
+
 /// Operations that segments can have, by the lanes' type.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Tag {
@@ -17,6 +19,10 @@ pub(crate) enum Tag {
     AddF64,
     And32,
     And64,
+    /// Of predicates, as the other two.
+    AndPredicate,
+    /// A predicate of two numbers.
+    Compare(Compared, u8),
     /// From integers of 32 bits.
     CvtS32F32,
     CvtU32F32,
@@ -37,6 +43,8 @@ pub(crate) enum Tag {
     MinU32,
     Mov32,
     Mov64,
+    /// A copy of a predicate or of 16 bits, also with zeros before it.
+    MovNarrow,
     Mul32,
     MulF32,
     MulF64,
@@ -45,12 +53,19 @@ pub(crate) enum Tag {
     MulWideU32,
     /// The lower half of 64 bits.
     Narrow,
+    /// The lower half of 32 bits.
+    Narrow16,
     NegF32,
     Not32,
+    NotPredicate,
     Or32,
     Or64,
+    OrPredicate,
     RsqrtF32,
     RsqrtFtzF32,
+    /// One of two values by a predicate.
+    Select32,
+    Select64,
     Shl32,
     Shl64,
     ShrS32,
@@ -71,9 +86,64 @@ pub(crate) enum Tag {
     WidenU32,
     Xor32,
     Xor64,
+    XorPredicate,
+}
+
+/// What is compared, by the lanes' type: 16 bits are compared as 32.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Compared {
+    F32,
+    F64,
+    S32,
+    S64,
+    U32,
+    U64,
 }
 
 impl Tag {
+    /// What is named by the words of a comparison of a type; `None` if segments have none of it.
+    pub(crate) fn comparison(name: &str, ty: Type) -> Self {
+        let compared = match ty {
+            Type::F32 => Compared::F32,
+            Type::F64 => Compared::F64,
+            // With zeros before them, signed numbers are equal or not.
+            Type::S16 if matches!(name, "eq" | "ne") => Compared::U32,
+            Type::S32 => Compared::S32,
+            Type::S64 => Compared::S64,
+            Type::B16 | Type::U16 | Type::B32 | Type::U32 => Compared::U32,
+            Type::B64 | Type::U64 => Compared::U64,
+            _ => return Self::None,
+        };
+        // The processor's numbers of the predicates; of floats those that raise nothing.
+        let predicate = match (compared, name) {
+            (Compared::F32 | Compared::F64, name) => match name {
+                "eq" => 0x00,
+                "lt" => 0x11,
+                "le" => 0x12,
+                "nan" => 0x03,
+                "neu" => 0x04,
+                "geu" => 0x15,
+                "gtu" => 0x16,
+                "num" => 0x07,
+                "equ" => 0x08,
+                "ltu" => 0x19,
+                "leu" => 0x1a,
+                "ne" => 0x0c,
+                "ge" => 0x1d,
+                "gt" => 0x1e,
+                _ => return Self::None,
+            },
+            (_, "eq") => 0,
+            (_, "lt" | "lo") => 1,
+            (_, "le" | "ls") => 2,
+            (_, "ne") => 4,
+            (_, "ge" | "hs") => 5,
+            (_, "gt" | "hi") => 6,
+            _ => return Self::None,
+        };
+        Self::Compare(compared, predicate)
+    }
+
     /// Whether AVX2 has code for it; AVX-512 has for all.
     pub(crate) fn is_early(self) -> bool {
         matches!(

@@ -113,6 +113,62 @@ fn arithmetic_is_the_same_in_segments() {
     }
 }
 
+/// Comparisons of every type, also of NaNs, infinities and equal numbers, with logic of their predicates and choices by
+/// them, in all lanes and in some.
+#[test]
+fn comparisons_are_the_same_in_segments() {
+    const ORDERED: [&str; 6] = ["eq", "ne", "lt", "le", "gt", "ge"];
+    const FLOATS: [&str; 8] = ["equ", "neu", "ltu", "leu", "gtu", "geu", "num", "nan"];
+    let types = [
+        ("u32", "%r6, %r7"),
+        ("s32", "%r6, %r7"),
+        ("u64", "%v4, %v5"),
+        ("s64", "%v4, %v5"),
+        ("u16", "%h0, %h1"),
+        ("s16", "%h0, %h1"),
+        ("f32", "%f1, %f2"),
+        ("f64", "%d1, %d2"),
+    ];
+    // Of each 8 lanes some compare equal numbers, a NaN, infinities, and zeros of both signs.
+    let values = ".reg .b16 %h<3>;\nmul.wide.u32 %v1, %r5, 12; add.s64 %a2, %a0, %v1;\n\
+        ld.global.u32 %r6, [%a2]; ld.global.u32 %r7, [%a2+4];\nand.b32 %r8, %r2, 7;\n\
+        setp.eq.u32 %p0, %r8, 1; selp.b32 %r6, %r7, %r6, %p0;\n\
+        setp.eq.u32 %p0, %r8, 2; selp.b32 %r6, 0x7fc00000, %r6, %p0;\n\
+        setp.eq.u32 %p0, %r8, 3; selp.b32 %r6, 0x7f800000, %r6, %p0; selp.b32 %r7, 0xff800000, %r7, %p0;\n\
+        setp.eq.u32 %p0, %r8, 4; selp.b32 %r6, 0, %r6, %p0; selp.b32 %r7, 0x80000000, %r7, %p0;\n\
+        mov.b32 %f1, %r6; mov.b32 %f2, %r7; cvt.f64.f32 %d1, %f1; cvt.f64.f32 %d2, %f2;\n\
+        cvt.s64.s32 %v4, %r6; cvt.s64.s32 %v5, %r7; cvt.u16.u32 %h0, %r6; cvt.u16.u32 %h1, %r7;\n";
+    for (ty, operands) in types {
+        let more: &[&str] = if ty.starts_with('f') { &FLOATS } else { &[] };
+        for name in ORDERED.iter().chain(more) {
+            for guard in ["", "@%p3 "] {
+                let mut body = format!(
+                    "{values}mov.u32 %r9, 7; mov.u32 %r10, 8; mov.u64 %v6, 9;\nsetp.lt.u32 %p3, %r2, 21;\n\
+                     setp.lt.u32 %p1, %r6, %r5; setp.eq.u32 %p2, %r6, %r6;\n"
+                );
+                for part in [
+                    &*format!("setp.{name}.{ty} %p0, {operands};"),
+                    "selp.b32 %r9, %r5, 1, %p0;",
+                    "selp.b64 %v6, %v4, %v5, %p0;",
+                    "and.pred %p1, %p0, %p1;",
+                    "xor.pred %p2, %p1, %p2;",
+                    "not.pred %p1, %p1;",
+                    "or.pred %p1, %p1, %p0;",
+                    "selp.b32 %r10, 3, %r2, %p1;",
+                    "selp.b16 %h2, %h0, %h1, %p2;",
+                    "cvt.u32.u16 %r11, %h2;",
+                ] {
+                    let _ = writeln!(body, "{guard}{part}");
+                }
+                body += "mov.u32 %r11, 0;\n@%p2 mov.u32 %r11, 5;\n\
+                    st.global.v4.u32 [%a1], {%r9, %r10, %r11, %r2}; st.global.u64 [%a1+16], %v6;";
+                let memory = same_by_all_ways(&body, 50, 1, 0).expect("no fault");
+                assert!(memory.iter().any(|&word| word != 0), "{name}.{ty}");
+            }
+        }
+    }
+}
+
 /// Loads and stores of every shape that segments know, by addresses that are alike, in a row, strided and scattered, of all
 /// lanes and of some.
 #[test]
@@ -136,6 +192,12 @@ fn transfers_are_the_same_in_segments() {
         "ld.global.v4.u32 {%r9, %r10, %r11, %r12}, [%a4]; st.global.v4.u32 [%a1+16], {%r12, %r11, %r10, %r9};",
         "ld.global.v2.u64 {%v4, %v5}, [%a4]; st.global.v2.u64 [%a1+16], {%v5, %v4};",
         "ld.u32 %r9, [%a2]; st.u32 [%a1+12], %r9;",
+        "ld.global.u8 %r9, [%a6]; st.global.u8 [%a1+5], %r9;",
+        "ld.global.u16 %h0, [%a7+2]; st.global.u16 [%a1+6], %h0;",
+        "ld.global.s8 %h0, [%a6+1]; cvt.s32.s16 %r9, %h0; st.global.u32 [%a1], %r9;",
+        "ld.u8 %h0, [%a6+3]; cvt.u32.u16 %r9, %h0; st.u16 [%a1+10], %r9;",
+        "st.shared.u8 [%r2+64], %r5; bar.sync 0; ld.shared.u8 %r9, [%r6+64]; st.global.u32 [%a1], %r9;",
+        "st.shared.u16 [%r7+32], %r2; bar.sync 0; ld.shared.u16 %r9, [%r14+32]; st.global.u32 [%a1+4], %r9;",
         "st.shared.u32 [%r7+64], %r2; bar.sync 0; ld.shared.u32 %r9, [%r8+64]; st.global.u32 [%a1], %r9;",
         "st.shared.u64 [%r13], %a5; bar.sync 0; ld.shared.u64 %v4, [%r13]; st.global.u64 [%a1], %v4;",
         "st.shared.v2.u32 [%r13+512], {%r2, %r5}; bar.sync 0; ld.shared.v2.u32 {%r9, %r10}, [%r13+512]; st.global.v2.u32 [%a1], {%r9, %r10};",
@@ -147,7 +209,8 @@ fn transfers_are_the_same_in_segments() {
                     "{index} shl.b32 %r7, %r2, 2; shl.b32 %r8, %r6, 2; shl.b32 %r13, %r2, 3;\n\
                      cvt.u64.u32 %a5, %r2; mul.wide.u32 %v1, %r6, 4; add.s64 %a2, %a0, %v1;\n\
                      mul.wide.u32 %v2, %r6, 8; add.s64 %a3, %a0, %v2; mul.wide.u32 %v3, %r6, 16; add.s64 %a4, %a0, %v3;\n\
-                     and.b32 %r14, %r2, 5; setp.eq.u32 %p0, %r14, 1;\n\
+                     .reg .b16 %h<2>;\ncvt.u64.u32 %a6, %r6; add.s64 %a6, %a6, %a0; mul.wide.u32 %a7, %r6, 2; add.s64 %a7, %a7, %a0;\n\
+                     and.b32 %r14, %r2, 5; setp.eq.u32 %p0, %r14, 1; shl.b32 %r14, %r6, 1; mov.u16 %h0, 6;\n\
                      mov.u32 %r9, 1; mov.u32 %r10, 2; mov.u32 %r11, 3; mov.u32 %r12, 4; mov.u64 %v4, 5; mov.u64 %v5, 6;\n"
                 );
                 for part in step.split_inclusive(';') {

@@ -1,0 +1,98 @@
+//! Predicates, and values of 8 and 16 bits, in segments for AVX-512: in vectors they are lanes of 32 bits with zeros before
+//! them, in slots they are as narrow as anywhere.
+//!
+//! Called by `allocate`. Must not know what a predicate guards.
+
+use super::allocate::{Allocator, SHIFT_LEFT_IMM};
+use super::encode::{Assembler, Base, Opcode, Rm, opcode};
+use super::step::SegmentStep;
+use super::tag::Compared;
+
+impl Assembler {
+    /// r11 = where a slot of lanes of one or two bytes has this strip, less the slot's offset
+    pub(super) fn narrow_strip(&mut self, width: u8) {
+        let shift = if width == 1 { 4 } else { 5 };
+        self.code.extend_from_slice(&[0x49, 0x89, 0xf3]); // mov r11, rsi
+        self.code.extend_from_slice(&[0x49, 0xc1, 0xe3, shift]); // shl r11, shift
+        self.code.extend_from_slice(&[0x49, 0x01, 0xfb]); // add r11, rdi
+    }
+
+    /// Loads 16 lanes of one or two bytes.
+    pub(super) fn load_narrow(&mut self, to: u8, base: Base, offset: i32, width: u8) {
+        let op = if width == 1 { EXTEND_8 } else { EXTEND_16 };
+        self.vector(op, to, 0, Rm::Memory(base, offset), 0);
+    }
+
+    /// Stores 16 lanes of one or two bytes; under a mask only those of it.
+    pub(super) fn store_narrow(&mut self, from: u8, base: Base, offset: i32, width: u8, mask: u8) {
+        let op = if width == 1 { TRUNCATE_8 } else { TRUNCATE_16 };
+        self.vector(op, from, 0, Rm::Memory(base, offset), mask);
+    }
+}
+
+impl Allocator<'_> {
+    /// Whether the comparison holds: 1 or 0.
+    pub(super) fn compare(&mut self, step: &SegmentStep, compared: Compared, predicate: u8) -> u8 {
+        let (op, parts) = match compared {
+            Compared::F32 => (COMPARE_F32, 1),
+            Compared::F64 => (COMPARE_F64, 2),
+            Compared::S32 => (COMPARE_S32, 1),
+            Compared::S64 => (COMPARE_S64, 2),
+            Compared::U32 => (COMPARE_U32, 1),
+            Compared::U64 => (COMPARE_U64, 2),
+        };
+        for part in 0..parts {
+            let [a, b] = [0, 1].map(|source| self.load((step.s[source], part)));
+            let imm = Some(predicate);
+            self.out
+                .vector_imm(op, 3 + part, a, Rm::Register(b), 0, imm);
+        }
+        if parts == 2 {
+            // kunpckbw k3, k4, k3
+            self.out.code.extend_from_slice(&[0xc5, 0xdd, 0x4b, 0xdb]);
+        }
+        let d = self.free();
+        self.out.vector(SPREAD_MASK, d, 0, Rm::Register(3), 0);
+        self.out
+            .vector_imm(SHIFT_LEFT_IMM, 2, d, Rm::Register(d), 0, Some(31));
+        d
+    }
+
+    /// Part of the first or the second source, as the third one says.
+    pub(super) fn select(&mut self, step: &SegmentStep, part: u8, wide: bool) -> u8 {
+        let [a, b] = [0, 1].map(|source| self.load((step.s[source], part)));
+        let chosen = self.load((step.s[2], 0));
+        self.out.vector(TEST_32, 3, chosen, Rm::Register(chosen), 0);
+        if part == 1 {
+            // kshiftrw k3, k3, 8
+            self.out
+                .code
+                .extend_from_slice(&[0xc4, 0xe3, 0xf9, 0x30, 0xdb, 8]);
+        }
+        let d = self.free();
+        let op = if wide { BLEND_64 } else { BLEND_32 };
+        self.out.vector(op, d, b, Rm::Register(a), 3);
+        d
+    }
+}
+
+/// vpmovzxbd, vpmovzxwd
+const EXTEND_8: Opcode = opcode(2, 1, false, 0x31);
+const EXTEND_16: Opcode = opcode(2, 1, false, 0x33);
+/// vpmovdb, vpmovdw, whose destination is the last operand
+const TRUNCATE_8: Opcode = opcode(2, 2, false, 0x31);
+const TRUNCATE_16: Opcode = opcode(2, 2, false, 0x33);
+/// vcmpps, vcmppd, vpcmpd, vpcmpq, vpcmpud, vpcmpuq, to a mask
+const COMPARE_F32: Opcode = opcode(1, 0, false, 0xc2);
+const COMPARE_F64: Opcode = opcode(1, 1, true, 0xc2);
+const COMPARE_S32: Opcode = opcode(3, 1, false, 0x1f);
+const COMPARE_S64: Opcode = opcode(3, 1, true, 0x1f);
+const COMPARE_U32: Opcode = opcode(3, 1, false, 0x1e);
+const COMPARE_U64: Opcode = opcode(3, 1, true, 0x1e);
+/// vpmovm2d: all ones in the lanes of a mask
+const SPREAD_MASK: Opcode = opcode(2, 2, false, 0x38);
+/// vptestmd, to a mask
+const TEST_32: Opcode = opcode(2, 1, false, 0x27);
+/// vpblendmd, vpblendmq: the last operand under the mask, else the second
+const BLEND_32: Opcode = opcode(2, 1, false, 0x64);
+const BLEND_64: Opcode = opcode(2, 1, true, 0x64);
