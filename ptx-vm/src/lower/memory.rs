@@ -319,10 +319,15 @@ impl<'a> Body<'a> {
                 let traits = Traits {
                     private: matches!(target.place, StateSpace::Local | StateSpace::Generic),
                     volatile,
-                    loose: if bytes == width && !volatile && !whole {
-                        bytes
-                    } else {
-                        0
+                    loose: {
+                        // In segments narrow values have zeros before them.
+                        let extended = bytes <= 2 && width <= 4 && !signed;
+                        let alone = !volatile && !whole;
+                        if alone && (bytes == width || extended) {
+                            bytes
+                        } else {
+                            0
+                        }
                     },
                 };
                 InstKind::Load { run, imm, traits }

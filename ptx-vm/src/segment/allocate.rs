@@ -75,8 +75,8 @@ pub(super) fn compile(
     let transfers = steps.iter().any(|step| step.access.1 != 0);
     let top = out.open(masked || transfers);
     let mut empty = Label::default();
-    if masked {
-        // Lanes that run may be far apart.
+    if masked || transfers {
+        // Lanes that run may be far apart; addresses of the others are no one's.
         out.test_running();
         out.jump(When::Zero, &mut empty);
     }

@@ -14,7 +14,7 @@ use crate::spaces::{GRID_BASE, LOCAL_BASE, SHARED_BASE, StateSpace, WINDOW, in_w
 /// What [`transfer_lanes`] has to know of a load or a store beside its access.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TransferFacts {
-    /// Bytes of an element: 4 or 8.
+    /// Bytes of an element: 1, 2, 4 or 8; narrow ones stand in 32 bits.
     pub(crate) element: u8,
     pub(crate) stores: bool,
     /// Its number, by which it has a range.
@@ -87,6 +87,10 @@ impl Machine<'_> {
                 // SAFETY: `reached` tested all elements of the access, and its alignment.
                 unsafe {
                     match (facts.stores, element) {
+                        (false, 1) => self.scratch.set_lane(0, at, u32::from(u8::load(host))),
+                        (false, 2) => self.scratch.set_lane(0, at, u32::from(u16::load(host))),
+                        (true, 1) => u8::store(host, self.scratch.lane::<u32>(0, at) as u8),
+                        (true, 2) => u16::store(host, self.scratch.lane::<u32>(0, at) as u16),
                         (false, 4) => self.scratch.set_lane(0, at, u32::load(host)),
                         (false, _) => self.scratch.set_lane(0, at, u64::load(host)),
                         (true, 4) => u32::store(host, self.scratch.lane(0, at)),

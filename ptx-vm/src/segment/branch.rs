@@ -154,12 +154,23 @@ impl Assembler {
             .extend_from_slice(&[prefix, 0x8b, 0x5c, 0x24, below.wrapping_neg()]);
     }
 
-    /// Loads 16 words from places that `place` makes ready one after the other; `part` is lost.
-    pub(super) fn collect(&mut self, to: u8, part: u8, place: impl Fn(&mut Self, u8) -> Rm) {
+    /// Loads 16 words, or elements of one or two bytes with zeros before them, from places that `place` makes ready one after
+    /// the other; `part` is lost.
+    pub(super) fn collect(
+        &mut self,
+        to: u8,
+        part: u8,
+        element: usize,
+        place: impl Fn(&mut Self, u8) -> Rm,
+    ) {
         for quarter in 0..4 {
             let into = if quarter == 0 { to } else { part };
             for lane in 0..4 {
-                let from = place(self, 4 * quarter + lane);
+                let mut from = place(self, 4 * quarter + lane);
+                if element < 4 {
+                    self.narrow_to_r11(element, from);
+                    from = Rm::Register(Base::R11 as u8);
+                }
                 if lane == 0 {
                     self.short(MOVE_WORD, into, 0, from, None);
                 } else {
@@ -172,11 +183,13 @@ impl Assembler {
         }
     }
 
-    /// An instruction on the lowest 16 bytes of vectors, with its last operand in memory.
+    /// An instruction on the lowest 16 bytes of vectors, with its last operand in memory or a general register.
     fn short(&mut self, op: Opcode, reg: u8, second: u8, from: Rm, imm: Option<u8>) {
         let bit = |value: u8, at: u8| (!value & 1) << at;
         let (base, index, distance) = match from {
             Rm::Memory(base, distance) => (base as u8, None, distance),
+            // A general register.
+            Rm::Register(base) => (base, None, 0),
             // [rax + r11]
             Rm::Sum(distance) => (Base::Rax as u8, Some(Base::R11 as u8), distance),
             _ => return,
@@ -189,6 +202,11 @@ impl Assembler {
             bit(second >> 4, 3),
             op.byte,
         ]);
+        if let Rm::Register(_) = from {
+            self.code.push(0xc0 | (reg & 7) << 3 | base & 7);
+            self.code.extend(imm);
+            return;
+        }
         let field = 0x80 | (reg & 7) << 3;
         match index {
             None => self.code.push(field | base & 7),

@@ -30,6 +30,30 @@ impl Assembler {
     }
 }
 
+impl Assembler {
+    /// eax = the element of one or two bytes at [rax]
+    pub(super) fn narrow_at_rax(&mut self, element: usize) {
+        self.code
+            .extend_from_slice(&[0x0f, 0xb6 | u8::from(element == 2), 0x00]); // movzx eax, [rax]
+    }
+
+    /// r11d = the element of one or two bytes at [r11 + distance], or at [rax + r11 + distance]
+    pub(super) fn narrow_to_r11(&mut self, element: usize, from: Rm) {
+        let byte = 0xb6 | u8::from(element == 2);
+        match from {
+            Rm::Sum(distance) => {
+                self.code.extend_from_slice(&[0x46, 0x0f, byte, 0x9c, 0x18]);
+                self.code.extend_from_slice(&distance.to_le_bytes());
+            }
+            Rm::Memory(Base::R11, distance) => {
+                self.code.extend_from_slice(&[0x45, 0x0f, byte, 0x9b]);
+                self.code.extend_from_slice(&distance.to_le_bytes());
+            }
+            _ => {}
+        }
+    }
+}
+
 impl Allocator<'_> {
     /// Whether the comparison holds: 1 or 0.
     pub(super) fn compare(&mut self, step: &SegmentStep, compared: Compared, predicate: u8) -> u8 {

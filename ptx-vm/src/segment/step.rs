@@ -62,10 +62,13 @@ impl Inst {
 /// What segments call a load or a store of elements of `loose` bytes, if they can have it: in shared memory, or global.
 fn transfer(imm: u64, loose: u8, [shared, global]: [Tag; 2]) -> Option<Tag> {
     let access = unpack(imm);
-    let fits = matches!(loose, 4 | 8)
-        && access.count * usize::from(loose) <= 16
-        && access.count.is_power_of_two()
-        && (-(1 << 30)..1 << 30).contains(&access.offset);
+    let fits = match loose {
+        1 | 2 => access.count == 1,
+        4 | 8 => access.count * usize::from(loose) <= 16,
+        _ => false,
+    };
+    let fits =
+        fits && access.count.is_power_of_two() && (-(1 << 30)..1 << 30).contains(&access.offset);
     match (access.place, access.wide) {
         (StateSpace::Shared, false) if fits => Some(shared),
         (StateSpace::Global | StateSpace::Generic, true) if fits => Some(global),

@@ -55,7 +55,7 @@ impl Allocator<'_> {
         self.pinned.clear();
         let (imm, element) = step.access;
         let access = unpack(imm);
-        let (count, vectors) = (access.count, element / 4);
+        let (count, vectors) = (access.count, (element / 4).max(1));
         let wide = matches!(step.tag, Tag::LoadGlobal | Tag::StoreGlobal);
         let stores = matches!(step.tag, Tag::StoreGlobal | Tag::StoreShared);
         let addresses: Vec<u8> = (0..if wide { 2 } else { 1 })
@@ -169,17 +169,35 @@ impl Allocator<'_> {
             // The upper lanes' addresses, for the second vector of each element.
             out.vector_imm(UPPER_HALF, t, 0, Rm::Register(u), 0, Some(1));
         }
-        let loads_words = !transfer.stores && element == 4;
-        if loads_words {
+        if element < 4 && transfer.stores {
+            out.jump(When::Always, asked);
+            out.bind(done);
+            return;
+        }
+        if !transfer.stores && element <= 4 {
             let mut some = Label::default();
-            out.test_running();
-            out.jump(When::NotBelow, &mut some);
-            out.keep_below_stack(t, 64);
+            let mut from = t;
+            if element == 4 {
+                // The vector unit's own gather is slower, unless few lanes run.
+                out.test_running();
+                out.jump(When::NotBelow, &mut some);
+            } else {
+                // Lanes that do not run read what the first one reads that does.
+                out.vector(FIRST_32, t, 0, Rm::Register(u), LOWER);
+                out.vector(BROADCAST_32, u, 0, Rm::Register(u), 0);
+                out.vector(encode::BLEND, u, 0, Rm::Register(t), LOWER);
+                from = u;
+            }
+            out.keep_below_stack(from, 64);
             for (index, &vector) in transfer.elements.iter().enumerate() {
-                out.collect(vector, u, |out, lane| {
+                out.collect(vector, u, element, |out, lane| {
                     out.kept_address(false, 64 - 4 * lane);
                     Rm::Sum(4 * index as i32)
                 });
+            }
+            if element < 4 {
+                out.bind(done);
+                return;
             }
             out.jump(When::Always, &mut done);
             out.bind(some);
@@ -269,17 +287,37 @@ impl Allocator<'_> {
         out.vector(TEST_64, 4, v, bits, UPPER);
         out.test_masks(true);
         out.jump(When::NotZero, asked);
-        if !transfer.stores && element == 4 {
+        if element < 4 && transfer.stores {
+            out.jump(When::Always, asked);
+            out.bind(done);
+            return;
+        }
+        if !transfer.stores && element <= 4 {
             let mut some = Label::default();
-            out.test_running();
-            out.jump(When::NotBelow, &mut some);
-            out.keep_below_stack(t[0], 128);
-            out.keep_below_stack(t[1], 64);
+            let mut from = t;
+            if element == 4 {
+                out.test_running();
+                out.jump(When::NotBelow, &mut some);
+            } else {
+                out.vector(FIRST_64, t[1], 0, Rm::Register(u), UPPER);
+                out.vector(FIRST_64, t[0], 0, Rm::Register(u), LOWER);
+                out.vector(BROADCAST_64, u, 0, Rm::Register(u), 0);
+                out.copy(v, u);
+                out.vector(BLEND_64, u, 0, Rm::Register(t[0]), LOWER);
+                out.vector(BLEND_64, v, 0, Rm::Register(t[1]), UPPER);
+                from = [u, v];
+            }
+            out.keep_below_stack(from[0], 128);
+            out.keep_below_stack(from[1], 64);
             for (index, &vector) in transfer.elements.iter().enumerate() {
-                out.collect(vector, u, |out, lane| {
+                out.collect(vector, u, element, |out, lane| {
                     out.kept_address(true, 128 - 8 * lane);
                     Rm::Memory(Base::R11, offset + 4 * index as i32)
                 });
+            }
+            if element < 4 {
+                out.bind(done);
+                return;
             }
             out.jump(When::Always, &mut done);
             out.bind(some);
@@ -371,6 +409,11 @@ impl Allocator<'_> {
 impl Transfer {
     /// The elements at `[rax]`, each in all lanes of its vectors.
     fn one_for_all(&self, out: &mut encode::Assembler) {
+        if self.element < 4 {
+            out.narrow_at_rax(self.element);
+            out.vector(BROADCAST_EAX, self.elements[0], 0, Rm::Register(0), 0);
+            return;
+        }
         let op = if self.element == 4 {
             BROADCAST_32
         } else {
@@ -387,6 +430,15 @@ impl Transfer {
 
     /// One element a lane, all of which follow each other from `[rax]` on.
     fn row(&self, out: &mut encode::Assembler) {
+        if self.element < 4 {
+            let (vector, width) = (self.elements[0], self.element as u8);
+            if self.stores {
+                out.store_narrow(vector, Base::Rax, 0, width, LOWER);
+            } else {
+                out.load_narrow(vector, Base::Rax, 0, width);
+            }
+            return;
+        }
         for (index, (&vector, mask)) in self.elements.iter().zip([LOWER, UPPER]).enumerate() {
             let place = 64 * index as i32;
             if self.stores {
@@ -405,6 +457,13 @@ const NOT_BELOW: u8 = 5;
 /// vpbroadcastd, vpbroadcastq
 const BROADCAST_32: Opcode = opcode(2, 1, false, 0x58);
 const BROADCAST_64: Opcode = opcode(2, 1, true, 0x59);
+/// vpbroadcastd from eax
+const BROADCAST_EAX: Opcode = opcode(2, 1, false, 0x7c);
+/// vpcompressd, vpcompressq, whose destination is the last operand: the lanes of a mask, from the lowest lane on
+const FIRST_32: Opcode = opcode(2, 1, false, 0x8b);
+const FIRST_64: Opcode = opcode(2, 1, true, 0x8b);
+/// vmovapd with a mask
+const BLEND_64: Opcode = opcode(1, 1, true, 0x28);
 /// vpcmpud, vpcmpuq to a mask
 const COMPARE_32: Opcode = opcode(3, 1, false, 0x1e);
 const COMPARE_64: Opcode = opcode(3, 1, true, 0x1e);
