@@ -13,7 +13,7 @@ use std::ptr::null_mut;
 use std::sync::OnceLock;
 
 use super::memory::AddressSpace;
-use super::regs::Bytes;
+use super::regs::{Bytes, STRIP};
 
 /// Loads and stores of global memory are told apart by their number modulo this: each finds its own array.
 pub(crate) const RANGES: usize = 8;
@@ -38,9 +38,12 @@ pub(crate) struct Readable([OnceLock<(Range, u64)>; RANGES]);
 pub(crate) type Helper = unsafe extern "sysv64" fn(*mut c_void, u64, u64, u64) -> u64;
 
 /// See the module. The layout is what segments' code is made for.
-#[repr(C)]
+#[repr(C, align(64))]
 #[derive(Debug)]
 pub(crate) struct Reach {
+    /// Where a segment's code keeps the addresses of a strip. Whole cache lines: a processor reads parts of a vector that was
+    /// just stored at once only if the vector lies in one line, else it waits for all stores before it.
+    kept: [u64; STRIP],
     /// Host address of shared memory.
     shared: u64,
     /// The machine that runs the segment, as the helper knows it.
@@ -55,6 +58,7 @@ pub(crate) struct Reach {
 }
 
 impl Reach {
+    pub(crate) const KEPT: usize = offset_of!(Self, kept);
     pub(crate) const SHARED: usize = offset_of!(Self, shared);
     pub(crate) const MACHINE: usize = offset_of!(Self, machine);
     pub(crate) const HELPER: usize = offset_of!(Self, helper);
@@ -85,6 +89,7 @@ impl Reach {
             _ => Range::default(),
         };
         Self {
+            kept: [0; STRIP],
             shared: shared.ptr() as u64,
             machine: null_mut(),
             helper: refuse,

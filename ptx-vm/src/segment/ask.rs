@@ -43,14 +43,14 @@ impl TransferFacts {
 
 impl Machine<'_> {
     /// Gets ready for a segment's code; returns what it is given.
-    pub(crate) fn ready_reach(&mut self) -> *const Reach {
+    pub(crate) fn ready_reach(&mut self) -> *mut Reach {
         self.reach.helper = transfer_lanes;
         self.reach.scratch = self.scratch.at(0, Self::SCRATCH_BYTES);
         let machine: *mut Self = self;
         // SAFETY: the pointer is our own reference.
         unsafe {
             (*machine).reach.machine = machine.cast();
-            &raw const (*machine).reach
+            &raw mut (*machine).reach
         }
     }
 

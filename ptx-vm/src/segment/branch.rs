@@ -129,29 +129,10 @@ impl Assembler {
         self.code.extend_from_slice(&[0xc5, 0xf8, 0x98, 0xc9]);
     }
 
-    /// Keeps a vector so many bytes below the stack's end, at most 128, where nothing else of this code's is.
-    pub(super) fn keep_below_stack(&mut self, from: u8, below: u8) {
-        let bit = |value: u8, at: u8| (!value & 1) << at;
-        // vmovups [rsp - below], from
-        self.code.extend_from_slice(&[
-            0x62,
-            bit(from >> 3, 7) | 0x60 | bit(from >> 4, 4) | 1,
-            0x7c,
-            0x48,
-            0x11,
-            0x84 | (from & 7) << 3,
-            0x24,
-        ]);
-        self.code
-            .extend_from_slice(&(-i32::from(below)).to_le_bytes());
-    }
-
-    /// r11 = what is kept so many bytes below the stack's end: 8 bytes, or 4.
-    pub(super) fn kept_address(&mut self, wide: bool, below: u8) {
-        let prefix = if wide { 0x4c } else { 0x44 };
-        // mov r11, [rsp - below]
-        self.code
-            .extend_from_slice(&[prefix, 0x8b, 0x5c, 0x24, below.wrapping_neg()]);
+    /// r11 = what is kept in [r10 + place], 8 bytes or 4.
+    pub(super) fn kept_address(&mut self, wide: bool, place: usize) {
+        let prefix = if wide { 0x4d } else { 0x45 };
+        self.reach([prefix, 0x8b, 0x9a], place); // mov r11, [r10 + place]
     }
 
     /// Loads 16 words, or elements of one or two bytes with zeros before them, from places that `place` makes ready one after

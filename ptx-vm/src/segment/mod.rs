@@ -67,7 +67,7 @@ pub(crate) fn compile(
 
 /// What the code of a segment is called as: the frame, the first strip, the one after the last, the lanes that run, 16
 /// bits for each strip, and what it may read. It returns 0 if all went well, else there is an event.
-type Code = unsafe extern "sysv64" fn(*mut u8, usize, usize, *const u64, *const Reach) -> u32;
+type Code = unsafe extern "sysv64" fn(*mut u8, usize, usize, *const u64, *mut Reach) -> u32;
 
 /// Runs the segment whose code stands at `imm`; it needs `d[0]` bytes of the frame.
 ///
@@ -81,7 +81,7 @@ pub(crate) unsafe fn run(cx: &mut Machine<'_>, op: &Op) -> Flow {
     let (low, high, mask) = (cx.low, cx.high, cx.mask);
     let reach = cx.ready_reach();
     // SAFETY: the code touches the slots that the layout gave, all inside of the bytes just checked, for
-    // strips of this lane group; it reads the mask, and memory as far as `reach` says.
+    // strips of this lane group; it reads the mask, keeps addresses in `reach`, and reads memory as far as that says.
     match unsafe { code(frame, low, high, mask.0.as_ptr(), reach) } {
         0 => Flow::Next,
         _ => Flow::Stop,

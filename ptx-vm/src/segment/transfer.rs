@@ -188,10 +188,10 @@ impl Allocator<'_> {
                 out.vector(encode::BLEND, u, 0, Rm::Register(t), LOWER);
                 from = u;
             }
-            out.keep_below_stack(from, 64);
+            out.store(from, Base::R10, Reach::KEPT as i32, false, 0);
             for (index, &vector) in transfer.elements.iter().enumerate() {
                 out.collect(vector, u, element, |out, lane| {
-                    out.kept_address(false, 64 - 4 * lane);
+                    out.kept_address(false, Reach::KEPT + 4 * usize::from(lane));
                     Rm::Sum(4 * index as i32)
                 });
             }
@@ -307,11 +307,11 @@ impl Allocator<'_> {
                 out.vector(BLEND_64, v, 0, Rm::Register(t[1]), UPPER);
                 from = [u, v];
             }
-            out.keep_below_stack(from[0], 128);
-            out.keep_below_stack(from[1], 64);
+            out.store(from[0], Base::R10, Reach::KEPT as i32, false, 0);
+            out.store(from[1], Base::R10, Reach::KEPT as i32 + 64, false, 0);
             for (index, &vector) in transfer.elements.iter().enumerate() {
                 out.collect(vector, u, element, |out, lane| {
-                    out.kept_address(true, 128 - 8 * lane);
+                    out.kept_address(true, Reach::KEPT + 8 * usize::from(lane));
                     Rm::Memory(Base::R11, offset + 4 * index as i32)
                 });
             }
