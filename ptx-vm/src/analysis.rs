@@ -145,8 +145,8 @@ fn gather_segments(func: &mut Func, classes: &[Class]) {
                 && inst
                     .d
                     .iter()
-                    .all(|reg| class(reg) != Class::Varying && !touched.has(*reg))
-                && !inst.uses().any(|reg| class(&reg) == Class::Varying);
+                    .all(|reg| class(reg) < Class::Varying && !touched.has(*reg))
+                && !inst.uses().any(|reg| class(&reg) >= Class::Varying);
             if !moves {
                 for done in &run {
                     for reg in done.uses().chain(done.d.iter().copied()) {

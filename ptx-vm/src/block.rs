@@ -75,7 +75,7 @@ impl Block {
         let threads = launch.threads() as usize;
         let firsts = (0..threads).step_by(launch.lanes);
         for (group, first) in self.groups.iter_mut().zip(firsts) {
-            group.restart(launch.lanes.min(threads - first));
+            group.restart(&launch.program, launch.lanes.min(threads - first));
         }
     }
 

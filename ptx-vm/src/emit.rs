@@ -183,15 +183,30 @@ impl Emitter {
         self.program.lines.push(self.line);
     }
 
-    /// What is the same while the block runs.
+    /// What is the same while the block runs: first what is so in all blocks of the grid.
     fn prologue(&mut self, body: &Body<'_>) {
-        self.program.prologue = self.program.ops.len() as u32;
-        for inst in body.func.blocks.iter().flat_map(|block| &block.insts) {
-            if inst.is_fixed(&body.classes) {
-                self.inst(body, inst);
+        let fixed = |inst: &&Inst| inst.is_fixed(&body.classes);
+        let insts = body.func.blocks.iter().flat_map(|block| &block.insts);
+        let mut of_block = HashSet::new();
+        let (own, shared): (Vec<&Inst>, Vec<&Inst>) = insts.filter(fixed).partition(|inst| {
+            let is_own = match inst.kind {
+                InstKind::Special(special) => special.is_of_block(),
+                _ => inst.uses().any(|reg| of_block.contains(&reg)),
+            };
+            if is_own {
+                of_block.extend(inst.d.iter().copied());
             }
+            is_own
+        });
+        self.program.prologue = self.program.ops.len() as u32;
+        for inst in shared {
+            self.inst(body, inst);
         }
-        self.push(blank(control::done));
+        // Falls through into the entry's first block.
+        self.program.block_prologue = self.program.ops.len() as u32;
+        for inst in own {
+            self.inst(body, inst);
+        }
     }
 
     fn blocks(&mut self, body: &Body<'_>) {
@@ -491,11 +506,8 @@ impl Emitter {
 impl Inst {
     /// Whether it runs once, in the prologue.
     fn is_fixed(&self, classes: &[Class]) -> bool {
-        !self.d.is_empty()
-            && self
-                .d
-                .iter()
-                .all(|&reg| classes[reg as usize] == Class::Fixed)
+        let fixed = |&reg: &Reg| matches!(classes[reg as usize], Class::Fixed | Class::Thread);
+        !self.d.is_empty() && self.d.iter().all(fixed)
     }
 
     /// Whether a loop with it in it may wait for another thread.

@@ -64,10 +64,10 @@ struct DivergentPath {
 }
 
 impl DivergentPath {
-    /// Where a block begins.
-    fn first(mask: Mask) -> Self {
+    /// All lanes, at the beginning.
+    fn first(mask: Mask, pc: u32) -> Self {
         Self {
-            pc: 0,
+            pc,
             mask,
             state: PathState::Ready,
             slices: 0,
@@ -139,7 +139,6 @@ pub(crate) struct LaneGroup {
     reconvergence_delay: u32,
     /// The next such delay: doubles each time that lanes hold different values.
     reconvergence_backoff: u32,
-    started: bool,
 }
 
 impl LaneGroup {
@@ -154,24 +153,23 @@ impl LaneGroup {
             errors: Bytes::new(if program.asks_runtime { 4 * lanes } else { 0 })?,
             first_thread: first,
             live,
-            paths: vec![DivergentPath::first(live)],
+            paths: vec![DivergentPath::first(live, program.prologue)],
             arrived: BTreeMap::new(),
             reconvergence_delay: 0,
             reconvergence_backoff: 1,
-            started: false,
         })
     }
 
-    /// Makes it, after all its lanes have exited, the group of `count` threads of another block.
-    pub(crate) fn restart(&mut self, count: usize) {
+    /// Makes it, after all its lanes have exited, the group of the same `count` threads of another block.
+    pub(crate) fn restart(&mut self, program: &Program, count: usize) {
         self.live = Mask::first(count);
         self.paths.clear();
-        self.paths.push(DivergentPath::first(self.live));
+        self.paths
+            .push(DivergentPath::first(self.live, program.block_prologue));
         self.arrived.clear();
         self.errors.clear();
         self.reconvergence_delay = 0;
         self.reconvergence_backoff = 1;
-        self.started = false;
     }
 
     /// Lanes that have not exited.
@@ -182,14 +180,6 @@ impl LaneGroup {
     /// Runs until nothing can go on, the budget is spent, or the launch is cancelled.
     pub(crate) fn run(&mut self, context: &BlockContext<'_>, budget: &mut i64) -> Pause {
         let program = context.program;
-        if !self.started {
-            self.started = true;
-            let (at, event) = self.step(context, &mut i64::MAX.clone(), 0, program.prologue);
-            if let Some(pause) = self.handle(program, 0, at, event) {
-                return pause;
-            }
-            self.paths[0].pc = program.blocks[program.functions[0].first as usize].fast;
-        }
         loop {
             let Some(index) = self.choose(program) else {
                 return if self.paths.is_empty() {

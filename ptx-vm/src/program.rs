@@ -28,8 +28,10 @@ pub(crate) struct Program {
     pub(crate) sites: Vec<CallSite>,
     /// Block lists of `brx.idx`.
     pub(crate) tables: Vec<Vec<u32>>,
-    /// Where the operations stand that run once before everything else.
+    /// Where the operations stand that run before everything else.
     pub(crate) prologue: u32,
+    /// Those of them from here on run for each block of a lane group's; the others' results stay. The entry follows.
+    pub(crate) block_prologue: u32,
     /// Operations from here on are divergent code.
     pub(crate) divergent: u32,
     /// Bytes of local memory of a thread: the deepest chain of calls, and more if there is recursion.

@@ -107,6 +107,18 @@ impl Special {
         )
     }
 
+    /// Whether blocks of one grid that run one after the other may read different values.
+    pub(crate) fn is_of_block(self) -> bool {
+        matches!(
+            self,
+            Self::Ctaid(_)
+                | Self::SmId
+                | Self::ClusterId(_)
+                | Self::ClusterCtaid(_)
+                | Self::ClusterRank
+        )
+    }
+
     fn code(self) -> u64 {
         let axis = |base: u64, axis: u8| base | u64::from(axis) << 8;
         match self {

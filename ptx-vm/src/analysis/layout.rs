@@ -82,7 +82,7 @@ fn intervals(func: &Func, live: &[BitSet]) -> Vec<Interval> {
 /// Where a register lies in the frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Homes {
-    /// Its uniform slot, if its class is not [`Class::Varying`].
+    /// Its uniform slot, if its class is [`Class::Fixed`] or [`Class::Uniform`].
     pub(crate) uniform: u32,
     /// Its slot of lanes, unless its class is [`Class::Fixed`].
     pub(crate) varying: u32,
@@ -117,6 +117,10 @@ pub(crate) fn layout(func: &Func, live: &[BitSet], classes: &[Class], lanes: usi
         let reg = interval.reg as usize;
         if classes[reg] == Class::Fixed {
             homes[reg].uniform = take(usize::from(func.regs[reg]) * STRIP);
+        }
+        // No other register shares it, as it is written once for all blocks.
+        if classes[reg] == Class::Thread {
+            homes[reg].varying = take(usize::from(func.regs[reg]) * lanes);
         }
     }
     assign(

@@ -16,6 +16,8 @@ pub(crate) enum Class {
     Uniform,
     /// A value per lane.
     Varying,
+    /// A value per lane that is the same in all blocks of a grid, as a thread's index is, computed before everything else.
+    Thread,
 }
 
 /// The class of every register of the entry.
@@ -79,6 +81,15 @@ pub(crate) fn classes(func: &Func, live: &[BitSet]) -> Vec<Class> {
             for &result in &func.blocks[block as usize].insts[index as usize].d {
                 raise(&mut classes, &mut risen, result, class);
             }
+        }
+    }
+    // Whose readers vary as others do.
+    for inst in func.blocks.iter().flat_map(|block| &block.insts) {
+        if let (InstKind::Special(special), &[reg]) = (&inst.kind, inst.d.as_slice())
+            && special.varies()
+            && definitions[reg as usize] == 1
+        {
+            classes[reg as usize] = Class::Thread;
         }
     }
     classes

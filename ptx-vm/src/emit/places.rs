@@ -51,7 +51,7 @@ pub(super) fn slot(
             let varying = match classes[reg as usize] {
                 Class::Fixed => false,
                 Class::Uniform => !convergent,
-                Class::Varying => true,
+                Class::Varying | Class::Thread => true,
             };
             let offset = if varying {
                 homes.varying
