@@ -177,6 +177,29 @@ impl<const FTZ: bool> StripOp for Rsqrt14<FTZ> {
     }
 }
 
+/// The operation, but on one vector unit as another one does it.
+fn with_own(mut simple: Simple, isa: Isa, own: &Simple) -> Simple {
+    if let (Body::Pure(op, _), Body::Pure(own, _)) = (&mut simple.body, &own.body) {
+        op.run[isa as usize] = own.run[isa as usize];
+    }
+    simple
+}
+
+/// a * b + c, rounded once, for processors without such an instruction: the product is exact in double precision, and the
+/// sum is rounded to odd there, after which rounding it again does no harm (53 >= 24 + 2).
+#[inline(always)]
+fn fused(a: f32, b: f32, c: f32) -> f32 {
+    let (product, c) = (f64::from(a) * f64::from(b), f64::from(c));
+    let sum = product + c;
+    // What rounding has taken from the sum, exactly; a NaN if it is infinite.
+    let part = sum - product;
+    let lost = (product - (sum - part)) + (c - part);
+    let inexact = u64::from(lost < 0.0) | u64::from(lost > 0.0);
+    // Rounded away from zero: its amount is one too large.
+    let away = u64::from(lost * sum < 0.0);
+    f64::from_bits((sum.to_bits() - away) | inexact) as f32
+}
+
 /// `ex2.approx.f32`, within 2 ulp.
 pub(crate) fn ex2() -> Simple {
     op!(f32 => f32; |a| {
@@ -226,12 +249,19 @@ pub(super) fn float(words: &Words<'_>, ty: Type) -> Option<Simple> {
         "add" if ftz => Some(op!(f32, f32 => f32; |a, b| flush(flush(a) + flush(b)))),
         "sub" if ftz => Some(op!(f32, f32 => f32; |a, b| flush(flush(a) - flush(b)))),
         "mul" if ftz => Some(op!(f32, f32 => f32; |a, b| flush(flush(a) * flush(b)))),
-        "fma" | "mad" if ftz => {
-            Some(op!(f32, f32, f32 => f32; |a, b, c| flush(flush(a).mul_add(flush(b), flush(c)))))
-        }
+        "fma" | "mad" if ftz => Some(with_own(
+            op!(f32, f32, f32 => f32; |a, b, c| flush(flush(a).mul_add(flush(b), flush(c)))),
+            Isa::Sse2,
+            &op!(f32, f32, f32 => f32; |a, b, c| flush(fused(flush(a), flush(b), flush(c)))),
+        )),
         "add" => floats!(ty, Tag::AddF32, Tag::AddF64; T, T => T; |a, b| a + b),
         "sub" => floats!(ty, Tag::SubF32, Tag::SubF64; T, T => T; |a, b| a - b),
         "mul" => floats!(ty, Tag::MulF32, Tag::MulF64; T, T => T; |a, b| a * b),
+        "fma" | "mad" if ty == Type::F32 => Some(with_own(
+            op!(@ Tag::FmaF32; f32, f32, f32 => f32; |a, b, c| a.mul_add(b, c)),
+            Isa::Sse2,
+            &op!(f32, f32, f32 => f32; |a, b, c| fused(a, b, c)),
+        )),
         "fma" | "mad" => {
             floats!(ty, Tag::FmaF32, Tag::FmaF64; T, T, T => T; |a, b, c| a.mul_add(b, c))
         }
@@ -292,5 +322,51 @@ pub(super) fn float(words: &Words<'_>, ty: Type) -> Option<Simple> {
             }
         }
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::fused;
+
+    /// Sums that double precision rounds to the middle between two floats, and anything else: also where the result is
+    /// subnormal, infinite, or no number.
+    #[test]
+    fn products_and_sums_are_rounded_once() {
+        let tie = 1.0 + f32::powi(2.0, -12);
+        let tiny = f32::powi(2.0, -70);
+        let twice = |a: f32, b: f32, c: f32| (f64::from(a) * f64::from(b) + f64::from(c)) as f32;
+        assert_ne!(twice(tie, tie, tiny), tie.mul_add(tie, tiny));
+        let mut state = 1_u32;
+        let mut random = || {
+            state ^= state << 13;
+            state ^= state >> 17;
+            state ^= state << 5;
+            state
+        };
+        let check = |a: f32, b: f32, c: f32| {
+            let (have, want) = (fused(a, b, c), a.mul_add(b, c));
+            let same = have.to_bits() == want.to_bits() || have.is_nan() && want.is_nan();
+            assert!(same, "{a:e} * {b:e} + {c:e}: {have:e}, not {want:e}");
+        };
+        for sign in [1.0, -1.0] {
+            for exponent in -149..128 {
+                let c = sign * f32::powi(2.0, exponent);
+                for scale in [-140, -126, -100, -25, -1, 0, 1, 60, 120] {
+                    let b = tie * f32::powi(2.0, scale);
+                    for a in [tie, -tie, 1.0, 3.0] {
+                        check(a, b, c);
+                    }
+                }
+            }
+        }
+        for _ in 0..200_000 {
+            let [a, b, c] = [random(), random(), random()].map(f32::from_bits);
+            check(a, b, c);
+            // Of amounts that are near each other, and with few bits set.
+            let near = |bits: u32| f32::from_bits(bits & 0x83f8_000f | 0x3800_0000);
+            let [a, b, c] = [random(), random(), random()].map(near);
+            check(a, b, c);
+        }
     }
 }
