@@ -93,6 +93,7 @@ impl Block {
             cluster,
             block_index: self.index,
             sm,
+            one_group: self.groups.len() == 1,
         };
         loop {
             let (mut progress, mut waits) = (false, false);

@@ -414,6 +414,8 @@ impl Emitter {
             } => {
                 op.run = control::barrier;
                 op.d[0] = body.first + next;
+                self.fixups
+                    .push((self.program.ops.len(), 0, op.d[0], body.convergent));
                 match id {
                     Barrier::Fixed(id) => op.width[0] = *id,
                     Barrier::Register(reg) => {

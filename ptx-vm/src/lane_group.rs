@@ -120,6 +120,8 @@ pub(crate) struct BlockContext<'a> {
     pub(crate) cluster: &'a ClusterPlace<'a>,
     pub(crate) block_index: [u32; 3],
     pub(crate) sm: u32,
+    /// The lane group is all of the block.
+    pub(crate) one_group: bool,
 }
 
 /// Lanes of one block that run together, with their registers, local memory and divergent paths.
@@ -299,11 +301,11 @@ impl LaneGroup {
             live: self.live,
             mask: path.mask,
             full: false,
-            whole: false,
             low: 0,
             high: 0,
             unguarded: path.mask,
             limit,
+            alone: context.one_group && self.paths.len() == 1 && self.arrived.is_empty(),
             diverged: self.paths.len() > 1,
             force: path.force,
             budget: *budget,

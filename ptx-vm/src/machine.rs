@@ -175,8 +175,6 @@ pub(crate) struct Machine<'a> {
     pub(crate) mask: Mask,
     /// All live lanes run: arithmetic may write every lane.
     pub(crate) full: bool,
-    /// Every lane of strips `low..high` runs.
-    pub(crate) whole: bool,
     /// The strips with lanes that run.
     pub(crate) low: usize,
     /// See `low`.
@@ -185,6 +183,8 @@ pub(crate) struct Machine<'a> {
     pub(crate) unguarded: Mask,
     /// Blocks from this one on end the run: another path of the lane group may stand before them.
     pub(crate) limit: u32,
+    /// All of the block's threads that have not exited are here, and none has arrived at a barrier.
+    pub(crate) alone: bool,
     /// Other paths exist.
     pub(crate) diverged: bool,
     /// Warp operations do not wait for lanes that are not here.
@@ -217,7 +217,11 @@ impl Machine<'_> {
         self.mask = mask;
         (self.low, self.high) = mask.strips();
         self.full = mask == self.live;
-        self.whole = mask.count() as usize == (self.high - self.low) * STRIP;
+    }
+
+    /// Whether every lane of strips `low..high` runs.
+    pub(crate) fn whole(&self) -> bool {
+        self.mask.count() as usize == (self.high - self.low) * STRIP
     }
 
     /// Steps until something stops the path. Returns the position of the operation that did.

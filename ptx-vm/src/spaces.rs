@@ -176,7 +176,7 @@ impl Machine<'_> {
     /// of it, by an address of 32 bits, that are right; and whether each lane follows the one before.
     #[inline(always)]
     pub(crate) fn each_shared(&self, op: &Op, access: Access, size: u64) -> Option<(u64, bool)> {
-        if access.place != StateSpace::Shared || access.wide || !self.whole || !op.varies(0) {
+        if access.place != StateSpace::Shared || access.wide || !self.whole() || !op.varies(0) {
             return None;
         }
         let last = u32::try_from(self.shared_bytes.checked_sub(size)?).ok()?;
@@ -318,7 +318,7 @@ impl Machine<'_> {
             return self.test_each(access, size, write);
         };
         let shift = host.wrapping_sub(survey.min);
-        if survey.crooked == 0 && self.whole {
+        if survey.crooked == 0 && self.whole() {
             return Ok(Tested::Row(host));
         }
         if shift != 0 {
@@ -371,7 +371,7 @@ impl Machine<'_> {
             self.scratch.set_lane(slot, lane, host);
             any = Some(host);
         }
-        if let (false, Some(host)) = (self.whole, any) {
+        if let (false, Some(host)) = (self.whole(), any) {
             for lane in (self.low * STRIP..self.high * STRIP).filter(|&lane| !self.mask.has(lane)) {
                 self.scratch.set_lane(slot, lane, host);
             }

@@ -209,13 +209,17 @@ pub(crate) unsafe fn unguard(cx: &mut Machine<'_>, _: &Op) -> Flow {
     Flow::Next
 }
 
-/// Waits at a barrier. `width[0]`: its number, or 255 for that in `s[2]`; `s[3]`: thread count if
+/// Waits at a barrier, or goes on at `s[0]` if all are there. `width[0]`: its number, or 255 for that in `s[2]`; `s[3]`: thread count if
 /// `width[1]` bit 0 is set; bit 1: does not wait; bits 2 and 3: reduction of `s[4]`; `d[1]`:
 /// where the reduction goes.
 ///
 /// # Safety
 /// None.
 pub(crate) unsafe fn barrier(cx: &mut Machine<'_>, op: &Op) -> Flow {
+    // The usual one, of all threads of a block that is one lane group: it is complete.
+    if cx.alone && cx.full && op.width[1] == 0 && op.width[0] < 16 {
+        return Flow::Jump(op.s[0]);
+    }
     let lane = cx.mask.lowest().unwrap_or(0);
     let read = |source: usize| {
         cx.frame.lane::<u32>(
