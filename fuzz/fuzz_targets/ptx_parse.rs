@@ -89,7 +89,9 @@ fn check_operand(module: &Module, function: &Function, operand: &Operand) {
                 .for_each(|part| check_operand(module, function, part));
         }
         Operand::Label(label) => assert!((label.0 as usize) < function.labels.len()),
-        Operand::Not(register) | Operand::Register(register) => check_register(function, *register),
+        Operand::Not(register) | Operand::Part { register, .. } | Operand::Register(register) => {
+            check_register(function, *register);
+        }
         Operand::Pair(first, second) => {
             check_operand(module, function, first);
             check_operand(module, function, second);

@@ -307,6 +307,15 @@ pub enum Operand<'src> {
     Not(Register),
     /// `p|q`; either side may be the sink `_`, and the first a vector.
     Pair(Box<Self>, Box<Self>),
+    /// A part of a register of 32 bits, as video instructions select one: `r.b0` to `r.b3`, `r.h0`, `r.h1`.
+    Part {
+        /// The register.
+        register: Register,
+        /// The part's lowest bit in it.
+        first: u8,
+        /// Bits of the part: 8 or 16.
+        bits: u8,
+    },
     /// A prototype of an indirect call: an index into [`Function::prototypes`].
     Prototype(usize),
     /// A register.

@@ -551,6 +551,19 @@ impl Printer<'_> {
                 self.operand(second);
                 Ok(())
             }
+            Operand::Part {
+                register: index,
+                first,
+                bits,
+            } => {
+                let kind = if *bits == 8 { 'b' } else { 'h' };
+                write!(
+                    self.out,
+                    "{}.{kind}{}",
+                    register(index.0 as usize),
+                    first / bits
+                )
+            }
             Operand::Register(index) => write!(self.out, "{}", register(index.0 as usize)),
             Operand::Sink => write!(self.out, "_"),
             Operand::Special(name, None) => write!(self.out, "%{name}"),

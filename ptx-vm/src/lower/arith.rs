@@ -273,19 +273,53 @@ impl<'a> Body<'a> {
         ])
     }
 
-    /// A video instruction on the parts of words.
+    /// A video instruction on words or on the parts of words.
     fn video(&mut self, at: &'a Instruction<'a>, words: &Words<'_>) -> Lowered {
-        let simple = table::find(words).ok_or_else(|| self.unbuilt())?;
+        let mut simple = table::find(words).ok_or_else(|| self.unbuilt())?;
+        let [is_signed_a, is_signed_b] = video::signs(words).ok_or_else(|| self.unbuilt())?;
         let (d, a, b, c) = match at.operands.as_slice() {
+            [
+                Operand::Part {
+                    register,
+                    first,
+                    bits,
+                },
+                a,
+                b,
+                c,
+            ] => {
+                // What is merged into the third operand has no second operation with it.
+                if video::takes_three(words) {
+                    return Err(self.unbuilt());
+                }
+                video::into_part(&mut simple, *first, *bits);
+                (&Operand::Register(*register), a, b, self.read(c, 4)?)
+            }
             [d, a, b, c] => (d, a, b, self.read(c, 4)?),
             // A second operation would be with the last one.
             [d, a, b] if !video::takes_three(words) => (d, a, b, self.constant(0, 4)),
             _ => return Err(self.fail("a wrong number of operands")),
         };
-        let sources = vec![self.read(a, 4)?, self.read(b, 4)?, c];
+        let a = self.selected(a, is_signed_a)?;
+        let b = self.selected(b, is_signed_b)?;
         let dest = self.dest(d, 4)?;
-        self.simple(&simple, dest, sources);
+        self.simple(&simple, dest, vec![a, b, c]);
         self.finish(d, dest, false)
+    }
+
+    /// An operand of a video instruction, of which a part may be selected.
+    fn selected(&mut self, operand: &Operand<'_>, signed: bool) -> Lowered<Reg> {
+        match operand {
+            Operand::Part {
+                register,
+                first,
+                bits,
+            } => {
+                let word = self.register(*register, 4)?;
+                Ok(self.compute(&video::part(*first, *bits, signed), vec![word]))
+            }
+            whole => self.read(whole, 4),
+        }
     }
 
     fn cvt(&mut self, at: &'a Instruction<'a>, words: &Words<'_>) -> Lowered {

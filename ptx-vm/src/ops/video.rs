@@ -26,6 +26,9 @@ const SECOND: [&str; 3] = ["add", "min", "max"];
 /// Where the number of that stands, and how far `vmad` shifts.
 const SECOND_AT: u32 = 24;
 const SHIFT_AT: u32 = 32;
+/// Where the lowest bit of the destination's part stands, and its bits: 8, 16, or 0 for the whole word.
+const PART_FIRST_AT: u32 = 40;
+const PART_BITS_AT: u32 = 48;
 /// Bit of `imm`: shifts by 32 and more are by nothing.
 const WRAP: u64 = 1 << 28;
 
@@ -36,7 +39,36 @@ pub(crate) fn takes_three(words: &Words<'_>) -> bool {
         || words.flags.iter().any(|word| SECOND.contains(word))
 }
 
-/// The operation of a video instruction on whole words, without selectors; operands a, b, c.
+/// The part of a word that a selector names, extended to a word.
+pub(crate) fn part(first: u8, bits: u8, signed: bool) -> Simple {
+    let imm = u64::from(first) << PART_FIRST_AT | u64::from(bits) << PART_BITS_AT;
+    let sign = if signed { SIGNED[0] } else { 0 };
+    Simple::cold(run_part, [4, 4, 0, 0], imm | sign)
+}
+
+fn run_part(word: u64, _: u64, _: u64, imm: u64) -> u64 {
+    let (first, bits) = (imm >> PART_FIRST_AT & 31, imm >> PART_BITS_AT & 31);
+    let top = (word << (64 - first - bits)).cast_signed();
+    let value = if imm & SIGNED[0] != 0 {
+        (top >> (64 - bits)).cast_unsigned()
+    } else {
+        top.cast_unsigned() >> (64 - bits)
+    };
+    value & 0xffff_ffff
+}
+
+/// Lets an operation on words write a part of its destination, whose other parts are the third operand's.
+pub(crate) fn into_part(simple: &mut Simple, first: u8, bits: u8) {
+    simple.imm |= u64::from(first) << PART_FIRST_AT | u64::from(bits) << PART_BITS_AT;
+}
+
+/// Whether the operands that a video instruction multiplies, adds or compares have signs.
+pub(crate) fn signs(words: &Words<'_>) -> Option<[bool; 2]> {
+    let [.., a, b] = words.types else { return None };
+    Some([*a == Type::S32, *b == Type::S32])
+}
+
+/// The operation of a video instruction on words; operands a, b, c.
 fn scalar(words: &Words<'_>) -> Option<Simple> {
     let number = SCALARS.iter().position(|known| *known == words.opcode)?;
     let mut imm = number as u64;
@@ -99,10 +131,12 @@ fn run_scalar(a: u64, b: u64, c: u64, imm: u64) -> u64 {
         7 => x >> by,
         _ => (x * y + value(c, signed)) >> (imm >> SHIFT_AT & 31),
     };
+    let (first, part_bits) = (imm >> PART_FIRST_AT & 31, imm >> PART_BITS_AT & 31);
+    let bits = if part_bits == 0 { 32 } else { part_bits };
     let result = match (imm & SAT != 0, signed) {
         (false, _) => result,
-        (true, true) => result.clamp(i32::MIN.into(), i32::MAX.into()),
-        (true, false) => result.clamp(0, u32::MAX.into()),
+        (true, true) => result.clamp(-(1 << (bits - 1)), (1 << (bits - 1)) - 1),
+        (true, false) => result.clamp(0, (1 << bits) - 1),
     };
     let result = value(result as u64, to);
     let result = match imm >> SECOND_AT & 3 {
@@ -111,7 +145,12 @@ fn run_scalar(a: u64, b: u64, c: u64, imm: u64) -> u64 {
         2 => result.min(value(c, to)),
         _ => result.max(value(c, to)),
     };
-    result as u64 & 0xffff_ffff
+    let result = result as u64;
+    if part_bits == 0 {
+        return result & 0xffff_ffff;
+    }
+    let mask = ((1 << part_bits) - 1) << first;
+    c & 0xffff_ffff & !mask | result << first & mask
 }
 
 fn compared<T: PartialOrd>(imm: u64, a: T, b: T) -> bool {
@@ -125,7 +164,7 @@ fn compared<T: PartialOrd>(imm: u64, a: T, b: T) -> bool {
     }
 }
 
-/// The operation of a video instruction without mask and selectors; operands a, b, c.
+/// The operation of a video instruction without the packed ones' masks and selectors; operands a, b, c.
 pub(crate) fn find(words: &Words<'_>) -> Option<Simple> {
     if let Some(simple) = scalar(words) {
         return Some(simple);

@@ -343,3 +343,64 @@ fn vectors_are_atomic_element_by_element() {
         [pair(1.0, 2.0), pair(2.0, 1.0), pair(0.5, 1.5), 0]
     );
 }
+
+/// A part of a word as a number.
+fn part(word: u64, first: u32, bits: u32, signed: bool) -> i64 {
+    let value = (word as u32).cast_signed();
+    match (bits, signed) {
+        (8, true) => i64::from((value >> first) as i8),
+        (8, false) => i64::from((value >> first) as u8),
+        (_, true) => i64::from((value >> first) as i16),
+        (_, false) => i64::from((value >> first) as u16),
+    }
+}
+
+/// A word with a part put in.
+fn put(word: u64, first: u32, bits: u32, value: i64) -> u64 {
+    let mut bytes = (word as u32).to_le_bytes();
+    let from = first as usize / 8;
+    let size = bits as usize / 8;
+    bytes[from..from + size].copy_from_slice(&value.to_le_bytes()[..size]);
+    u32::from_le_bytes(bytes).into()
+}
+
+fn word(value: i64) -> u64 {
+    u64::from(value as u32)
+}
+
+#[test]
+#[rustfmt::skip]
+fn parts_of_words_are_selected_and_merged() {
+    check(&[
+        case("vsub.s32.u32.u32 %d, %a.b1, %b.h1;", S, Bits(|a, b, _| word(part(a, 8, 8, false) - part(b, 16, 16, false)))),
+        case("vadd.s32.s32.u32 %d, %a.b3, %b.b2;", S, Bits(|a, b, _| word(part(a, 24, 8, true) + part(b, 16, 8, false)))),
+        case("vadd.u32.u32.s32 %d, %a.h0, %b.b0;", S, Bits(|a, b, _| word(part(a, 0, 16, false) + part(b, 0, 8, true)))),
+        case("vabsdiff.u32.s32.s32.add %d, %a.b2, %b.b3, %c;", S, Bits(|a, b, c| word((part(a, 16, 8, true) - part(b, 24, 8, true)).abs() + c as i64))),
+        case("vmin.s32.s32.s32.max %d, %a.h0, %b.h1, %c;", S, Bits(|a, b, c| word(part(a, 0, 16, true).min(part(b, 16, 16, true)).max(s(c).into())))),
+        case("vmax.u32.u32.u32 %d.b1, %a.b0, %b.b1, %c;", S, Bits(|a, b, c| put(c, 8, 8, part(a, 0, 8, false).max(part(b, 8, 8, false))))),
+        case("vadd.u32.s32.u32 %d.h1, %a.h1, %b.h0, %c;", S, Bits(|a, b, c| put(c, 16, 16, part(a, 16, 16, true) + part(b, 0, 16, false)))),
+        case("vadd.u32.u32.u32.sat %d.b0, %a.b3, %b.b2, %c;", S, Bits(|a, b, c| put(c, 0, 8, (part(a, 24, 8, false) + part(b, 16, 8, false)).min(255)))),
+        case("vsub.s32.u32.u32.sat %d.b3, %a.b0, %b.b1, %c;", S, Bits(|a, b, c| put(c, 24, 8, (part(a, 0, 8, false) - part(b, 8, 8, false)).clamp(-128, 127)))),
+        case("vsub.u32.s32.s32.sat %d.h0, %a, %b.h1, %c;", S, Bits(|a, b, c| put(c, 0, 16, (i64::from(s(a)) - part(b, 16, 16, true)).clamp(0, 65535)))),
+        case("vadd.s32.s32.s32.sat %d.h1, %a.h0, %b.h1, %c;", S, Bits(|a, b, c| put(c, 16, 16, (part(a, 0, 16, true) + part(b, 16, 16, true)).clamp(-32768, 32767)))),
+        case("vmax.s32.s32.s32 %a.b2, %a.b2, %b.b0, %a; mov.b32 %d, %a;", S, Bits(|a, b, _| put(a, 16, 8, part(a, 16, 8, true).max(part(b, 0, 8, true))))),
+        case("vshl.u32.u32.u32.clamp %d, %a.h0, %b.b0;", S, Bits(|a, b, _| word(part(a, 0, 16, false) << part(b, 0, 8, false).min(32)))),
+        case("vshr.s32.s32.u32.wrap %d, %a.b1, %b.b2;", S, Bits(|a, b, _| word(part(a, 8, 8, true) >> (part(b, 16, 8, false) & 31)))),
+        case("vshr.u32.u32.u32.wrap.add %d, %a, %b.b0, %c;", S, Bits(|a, b, c| word((a as i64 >> (b & 31)) + c as i64))),
+        case("vmad.s32.s32.s32 %d, %a.h1, %b.h0, %c;", S, Bits(|a, b, c| word(part(a, 16, 16, true) * part(b, 0, 16, true) + c as i64))),
+        case("vmad.u32.u32.u32 %d, %a.b3, %b.h1, %c;", S, Bits(|a, b, c| word(part(a, 24, 8, false) * part(b, 16, 16, false) + c as i64))),
+        case("vset.s32.s32.lt %d, %a.h0, %b.h1;", S, Bits(|a, b, _| u64::from(part(a, 0, 16, true) < part(b, 16, 16, true)))),
+        case("vset.u32.s32.ge %d.b2, %a.b3, %b.b3, %c;", S, Bits(|a, b, c| put(c, 16, 8, (part(a, 24, 8, false) >= part(b, 24, 8, true)).into()))),
+    ]);
+    for wrong in [
+        "vadd.s32.s32.s32 r.b0, r, r;",
+        "vadd.s32.s32.s32.add r.b0, r, r, r;",
+        "vmad.s32.s32.s32 r.h0, r, r, r;",
+        "vadd.s32.s32.s32 r, x.b0, r;",
+        "vadd.s32.s32.s32 p.b0, r, r, r;",
+    ] {
+        let text = format!("{HEAD}.visible .entry k() {{ .reg .b32 r; .reg .b16 x; .reg .pred p; {wrong} ret; }}");
+        let tree = ptx::parse(&text).unwrap();
+        assert!(ptx_vm::Module::load(&tree, &ptx_vm::Options::default()).is_err(), "{wrong}");
+    }
+}

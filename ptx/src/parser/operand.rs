@@ -62,6 +62,24 @@ const SPECIAL_VECTORS: &[&str] = &[
 /// Special registers that are numbered.
 const SPECIAL_ARRAYS: &[&str] = &["envreg", "pm", "reserved_smem_offset_"];
 
+/// Instructions whose operands may be parts of registers.
+const SELECTING: &[&str] = &[
+    "vabsdiff", "vadd", "vmad", "vmax", "vmin", "vset", "vshl", "vshr", "vsub",
+];
+
+/// The part's lowest bit and its bits.
+fn part(selector: &str) -> Option<(u8, u8)> {
+    Some(match selector {
+        "b0" => (0, 8),
+        "b1" => (8, 8),
+        "b2" => (16, 8),
+        "b3" => (24, 8),
+        "h0" => (0, 16),
+        "h1" => (16, 16),
+        _ => return None,
+    })
+}
+
 fn is_special(name: &str) -> bool {
     let numbered = |array: &str| {
         let index = name
@@ -82,8 +100,53 @@ impl<'src> BodyParser<'_, 'src> {
             Token::ParenOpen if opcode == "call" => self.list(),
             // Always a label, whatever else has that name.
             Token::Word(_) if opcode == "bra" => self.branch_target(),
+            Token::Word(word) if SELECTING.contains(&opcode) => self.selected(word),
+            Token::Operator("-") if SELECTING.contains(&opcode) => self.negative(),
             _ => self.simple(),
         }
+    }
+
+    /// `r.b0` of a video instruction, or an operand without a selector.
+    fn selected(&mut self, word: &'src str) -> Result<Operand<'src>, Error> {
+        let Some(NamedItem::Register(register)) = self.scopes.find(word) else {
+            return self.simple();
+        };
+        self.parser.advance();
+        if let Token::Dot(selector) = self.parser.token
+            && let Some((first, bits)) = part(selector)
+        {
+            self.parser.advance();
+            return Ok(Operand::Part {
+                register,
+                first,
+                bits,
+            });
+        }
+        self.register(register)
+    }
+
+    /// A negative constant of a video instruction, and no negated register.
+    fn negative(&mut self) -> Result<Operand<'src>, Error> {
+        self.simple().map_err(|error| match self.parser.token {
+            Token::Word(word) if matches!(self.scopes.find(word), Some(NamedItem::Register(_))) => {
+                let what =
+                    "negated operands of video instructions; docs/instructions.md says what is";
+                self.parser.error(ErrorKind::Unsupported(what.into()))
+            }
+            _ => error,
+        })
+    }
+
+    /// A register as a whole.
+    fn register(&self, register: Register) -> Result<Operand<'src>, Error> {
+        if let Token::Dot(selector) = self.parser.token {
+            let what = format!(
+                "operand selectors (.{}) other than .b0 to .h1 of video instructions on words; docs/instructions.md says what is",
+                shorten(selector)
+            );
+            return Err(self.parser.error(ErrorKind::Unsupported(what)));
+        }
+        Ok(Operand::Register(register))
     }
 
     fn branch_target(&mut self) -> Result<Operand<'src>, Error> {
@@ -154,16 +217,7 @@ impl<'src> BodyParser<'_, 'src> {
         let line = self.parser.line;
         self.parser.advance();
         match self.scopes.find(word) {
-            Some(NamedItem::Register(register)) => {
-                if let Token::Dot(selector) = self.parser.token {
-                    let what = format!(
-                        "operand selectors (.{}) of video instructions; docs/instructions.md says what is",
-                        shorten(selector)
-                    );
-                    return Err(self.parser.error(ErrorKind::Unsupported(what)));
-                }
-                Ok(Operand::Register(register))
-            }
+            Some(NamedItem::Register(register)) => self.register(register),
             Some(NamedItem::Vector(first, count)) => self.vector_register(first, count),
             Some(NamedItem::Symbol(symbol)) => Ok(Operand::Symbol(symbol, self.parser.offset()?)),
             Some(NamedItem::Targets(index)) => Ok(Operand::Targets(index)),

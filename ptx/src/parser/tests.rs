@@ -509,7 +509,17 @@ fn bodies_with_mistakes_are_refused() {
             "syntax error near '.x'",
         ),
         (
-            ".reg .b32 a; vadd.s32.s32 a, a.b0, a;",
+            ".reg .b32 a; vadd.s32.s32.s32 a, a.b4, a;",
+            1,
+            "not supported: operand selectors (.b4)",
+        ),
+        (
+            ".reg .b32 a; vadd2.s32.s32.s32 a, a.h10, a, a;",
+            1,
+            "not supported: operand selectors (.h10)",
+        ),
+        (
+            ".reg .b32 a; mov.b32 a, a.b0;",
             1,
             "not supported: operand selectors (.b0)",
         ),
