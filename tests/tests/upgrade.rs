@@ -77,6 +77,10 @@ fn whoever_comes_during_an_upgrade_is_served() {
     let daemon = Daemon::start();
     let group = daemon.control_output(&["group", "add", "tenant"]);
     let group = group.trim().to_owned();
+    // A container has nothing to say in this.
+    let refused = tests::daemon::control_at(Path::new(&group), &["upgrade"]);
+    assert_eq!(refused.status.code(), Some(1), "{refused:?}");
+    assert!(!daemon.control_log().contains("Going on as"));
     std::thread::scope(|scope| {
         let clients: Vec<_> = (0..4)
             .map(|number| {
