@@ -10,6 +10,9 @@ use crate::compute_mode;
 /// The version of the driver API that is offered, as NVIDIA's programs print it.
 pub const BINARY_VERSION: u32 = 13000;
 
+/// The name that the daemon has in process lists.
+pub const DAEMON_NAME: &str = "nvidia-cuda-mps-control";
+
 /// What a daemon needs of the program that it is part of.
 #[derive(Clone, Copy, Debug)]
 pub struct HostProgram {

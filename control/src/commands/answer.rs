@@ -17,6 +17,8 @@ pub enum Awaited {
     Gone(ServerId),
     /// A session is over.
     Ended(u64),
+    /// Another program has taken the daemon's place.
+    Replaced,
     /// All servers are gone, and the daemon is about to go.
     AllGone,
     /// Those concerned have said whether a change of limits holds.

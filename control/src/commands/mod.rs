@@ -78,6 +78,13 @@ pub const COMMANDS: &[Command] = &[
         ..PLAIN
     },
     Command {
+        name: "upgrade",
+        what: "go on as the program now installed: running clients stay on their servers, later ones get new ones",
+        changes: true,
+        run: servers::upgrade,
+        ..PLAIN
+    },
+    Command {
         name: "get_server_list",
         what: "list the servers",
         run: servers::get_server_list,

@@ -72,6 +72,13 @@ pub(super) fn quit(daemon: &mut Daemon, _: Caller, arguments: &Arguments<'_>) ->
     Answer::pending_until(Awaited::AllGone)
 }
 
+pub(super) fn upgrade(daemon: &mut Daemon, _: Caller, _: &Arguments<'_>) -> Answer {
+    match daemon.begin_upgrade() {
+        Ok(()) => Answer::pending_until(Awaited::Replaced),
+        Err(error) => Answer::refusal(error),
+    }
+}
+
 pub(super) fn get_server_list(daemon: &mut Daemon, caller: Caller, _: &Arguments<'_>) -> Answer {
     let mut text = String::new();
     let mut list = Vec::new();

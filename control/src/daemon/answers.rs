@@ -86,6 +86,17 @@ impl Daemon {
         }
     }
 
+    /// Answers the command that had this daemon take another's place.
+    pub(super) fn answer_who_asked_for_this_daemon(&mut self) {
+        if let Some((connection, text)) = self.instance.take_asker() {
+            let answer = Answer {
+                text,
+                ..Answer::default()
+            };
+            send_answer(&connection, &answer);
+        }
+    }
+
     /// What waits for one thing waits for another.
     pub(crate) fn replace_awaited(&mut self, one: Awaited, other: Awaited) {
         for pending in &mut self.pending {

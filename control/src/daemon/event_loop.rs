@@ -29,6 +29,9 @@ impl Daemon {
     #[must_use]
     pub fn run(mut self) -> ExitCode {
         let mut events = Vec::with_capacity(64);
+        // Of a daemon that was here before.
+        self.reap();
+        self.answer_who_asked_for_this_daemon();
         while !self.is_done() {
             events.clear();
             let timeout = self.next_deadline().map(|deadline| {
@@ -73,6 +76,7 @@ impl Daemon {
             }
             self.act_on_deadlines();
             self.rotate_logs();
+            self.upgrade_if_possible();
         }
         self.restore_modes();
         self.log("Exit with status 0");
@@ -140,6 +144,7 @@ impl Daemon {
             .chain(half_open)
             .chain(logs)
             .chain(self.listen_again)
+            .chain(self.upgrade.as_ref().map(|upgrade| upgrade.deadline))
             .chain(self.views.next_deadline())
             .chain(self.underlay.next_deadline())
             .chain(self.contexts.next_deadline(Instant::now()))

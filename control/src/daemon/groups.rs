@@ -61,7 +61,7 @@ impl Daemon {
         }
         make_own_directory(&directories.groups(), 0o755)?;
         make_own_directory(&folder, 0o755)?;
-        let listener = crate::files::instance::bind(&socket, 0o666)?;
+        let listener = self.instance.listen_at(&socket, 0o666)?;
         let number = self.groups.number();
         self.watch(&listener, EpollToken::Group(number))
             .map_err(GroupError::Watch)?;

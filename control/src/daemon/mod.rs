@@ -27,6 +27,7 @@ mod servers;
 mod signals;
 mod time_lines;
 mod underlay;
+mod upgrade;
 mod users;
 mod views;
 
@@ -64,6 +65,7 @@ use page::PageProcess;
 use pending::PendingAnswer;
 use pending_limit_change::PendingLimitChange;
 use signals::{SIGCHLD, ending_signals, on_signals};
+use upgrade::{Upgrade, UpgradeError};
 
 /// How long a server that was told to end at once may take before it is killed.
 const KILL_AFTER: Duration = Duration::from_secs(5);
@@ -125,6 +127,10 @@ pub struct Daemon {
     /// The page that was started with it.
     page: Option<PageProcess>,
     quitting: bool,
+    /// How it was started.
+    options: Options,
+    /// That it is to go on as another program.
+    upgrade: Option<Upgrade>,
 }
 
 impl Daemon {
@@ -185,6 +191,8 @@ impl Daemon {
             pending: Vec::new(),
             page: None,
             quitting: false,
+            options,
+            upgrade: None,
         };
         daemon
             .listen()
@@ -328,6 +336,9 @@ impl Daemon {
             crate::startup::notify::notify_service_manager("STOPPING=1");
         }
         self.quitting = true;
+        if self.upgrade.is_some() {
+            self.give_up_upgrade(&UpgradeError::Quitting);
+        }
         self.serve_next_user();
         let ids: Vec<ServerId> = self.registry.servers.keys().copied().collect();
         for id in ids {
@@ -352,6 +363,13 @@ impl Daemon {
 
     /// Stops listening for a moment: nobody can be accepted.
     pub(crate) fn pause_listening(&mut self) {
+        self.stop_listening();
+        self.listen_again = Some(Instant::now() + Duration::from_millis(100));
+    }
+
+    /// Takes nobody who connects from now on: they wait in the sockets.
+    fn stop_listening(&mut self) {
+        self.listen_again = None;
         self.unwatch(&self.instance.listener);
         if let Some(privileged) = &self.instance.privileged {
             self.unwatch(privileged);
@@ -359,7 +377,6 @@ impl Daemon {
         for (_, listener) in self.groups.listeners() {
             self.unwatch(listener);
         }
-        self.listen_again = Some(Instant::now() + Duration::from_millis(100));
     }
 
     /// When a server that ends with this patience is killed if it has not.

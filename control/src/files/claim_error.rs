@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use transport::socket::{PATH_MAX, SocketError};
 
 use super::error::FileError;
+use super::handed_on::HandedOnError;
 
 /// Why a process cannot be the daemon of its directories.
 #[derive(Debug, thiserror::Error)]
@@ -76,6 +77,9 @@ pub enum InstanceError {
     /// The socket that was inherited is of no use.
     #[error(transparent)]
     Inherited(SocketError),
+    /// What the daemon before has handed on cannot be had.
+    #[error(transparent)]
+    HandedOn(#[from] HandedOnError),
     /// A socket cannot be made.
     #[error(transparent)]
     Bind(#[from] BindError),

@@ -16,6 +16,7 @@ use transport::socket::{Connection, Listener, PATH_MAX};
 use super::claim_error::{BindError, InstanceError};
 use crate::files::directories::Directories;
 use crate::files::error::FileError;
+use crate::files::handed_on::HandedOn;
 use crate::files::safe_fs::{check_trusted_owner, with_mode};
 use crate::files::safe_path::root_directory;
 use crate::log::events::left_out_event;
@@ -93,6 +94,7 @@ pub struct Instance {
     /// events.jsonl
     pub events: Log,
     directories: Directories,
+    handed_on: HandedOn,
     /// Held as long as the daemon lives.
     _lock: File,
 }
@@ -150,7 +152,9 @@ impl Instance {
         let events = open_log(&directories, &directories.events(), false)?
             .with_left_out_format(left_out_event);
 
-        let listener = match Listener::inherited() {
+        let mut handed_on = HandedOn::take()?;
+        let passed = handed_on.listener(&socket).map(Ok);
+        let listener = match passed.or_else(Listener::inherited) {
             Some(inherited) => inherited
                 .map(Listener::refuse_descriptors)
                 .map_err(InstanceError::Inherited)?,
@@ -158,7 +162,7 @@ impl Instance {
         };
         let privileged = Some(directories.privileged_socket())
             .filter(|path| path.as_os_str().len() <= PATH_MAX)
-            .map(|path| bind(&path, 0o755))
+            .map(|path| listen_at(&mut handed_on, &path, 0o755))
             .transpose()?;
         let log_pipe = fifo(&log_pipe)?;
         open_with_mode(&directories.pid(), PID_MODE)
@@ -176,6 +180,7 @@ impl Instance {
             server_log,
             events,
             directories,
+            handed_on,
             _lock: lock,
         })
     }
@@ -184,6 +189,25 @@ impl Instance {
     #[must_use]
     pub const fn directories(&self) -> &Directories {
         &self.directories
+    }
+
+    /// Listens at a path: with the socket that the daemon before had there, or a new one.
+    ///
+    /// # Errors
+    /// With the path.
+    pub fn listen_at(&mut self, path: &Path, mode: u32) -> Result<Listener, BindError> {
+        listen_at(&mut self.handed_on, path, mode)
+    }
+
+    /// Whether this process was a daemon before, of a program that was replaced.
+    #[must_use]
+    pub const fn takes_anothers_place(&self) -> bool {
+        self.handed_on.is_from_a_daemon
+    }
+
+    /// Who asked that this daemon take another's place, and what it is to be told.
+    pub fn take_asker(&mut self) -> Option<(Connection, String)> {
+        self.handed_on.asker.take()
     }
 
     /// The user, neither root nor the daemon's own, who has the pipe directory and could put other
@@ -233,11 +257,18 @@ fn open_log(directories: &Directories, path: &Path, echo: bool) -> Result<Log, I
     })
 }
 
+fn listen_at(handed_on: &mut HandedOn, path: &Path, mode: u32) -> Result<Listener, BindError> {
+    match handed_on.listener(path) {
+        Some(listener) => Ok(listener.refuse_descriptors()),
+        None => bind(path, mode),
+    }
+}
+
 /// Makes a socket in place of whatever has its name.
 ///
 /// # Errors
 /// With the path.
-pub fn bind(path: &Path, mode: u32) -> Result<Listener, BindError> {
+fn bind(path: &Path, mode: u32) -> Result<Listener, BindError> {
     match std::fs::remove_file(path) {
         Err(source) if source.kind() != ErrorKind::NotFound => {
             let path = path.to_owned();

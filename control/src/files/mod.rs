@@ -6,6 +6,7 @@
 pub(crate) mod claim_error;
 pub mod directories;
 pub(crate) mod error;
+pub(crate) mod handed_on;
 pub(crate) mod instance;
 pub(crate) mod safe_fs;
 pub(crate) mod safe_path;

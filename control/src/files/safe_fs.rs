@@ -42,7 +42,7 @@ pub(super) fn user() -> u32 {
 }
 
 /// Whether somebody is root or this user.
-pub(super) fn is_trusted(owner: u32) -> bool {
+pub(crate) fn is_trusted(owner: u32) -> bool {
     owner == 0 || owner == user()
 }
 

@@ -63,6 +63,7 @@ const OF_THE_SAME_USER: [&str; 2] = ["HOME", "XDG_CACHE_HOME"];
 fn is_for_servers(name: &str) -> bool {
     let of_the_daemon = [
         crate::startup::notify::READY_VARIABLE,
+        crate::files::handed_on::VARIABLE,
         USER_VARIABLE,
         UNDERLAY_VARIABLE,
         ONE_CLIENT_VARIABLE,

@@ -23,11 +23,15 @@ pub(super) enum ConfineError {
 }
 
 /// Has the system calls of this process filtered, and those of all servers that it starts. Says in the log
-/// what came of it.
+/// what came of it. One that takes another daemon's place in its process has that one's filter.
 ///
 /// # Errors
 /// When the kernel could and does not.
-pub(super) fn confine(log: &Log, host: HostProgram) -> Result<(), ConfineError> {
+pub(super) fn confine(
+    log: &Log,
+    host: HostProgram,
+    takes_anothers_place: bool,
+) -> Result<(), ConfineError> {
     let is_wanted = sandbox::setting()? != Setting::Off;
     let open = |why: &str| {
         log.line(
@@ -35,6 +39,12 @@ pub(super) fn confine(log: &Log, host: HostProgram) -> Result<(), ConfineError> 
             &format!("System calls are not filtered: {why}"),
         );
     };
+    if takes_anothers_place {
+        // The kernel holds this process to it still, and the filters of a process have a limit together.
+        let text = "System calls are filtered as they were in the daemon before, if they were";
+        log.line(Role::Control, text);
+        return Ok(());
+    }
     let profile = match (host.drives_hardware)() {
         _ if !is_wanted => {
             open(&format!("{}=off", sandbox::VARIABLE));

@@ -22,11 +22,8 @@ use crate::command_line::arguments::Options;
 use crate::daemon::Daemon;
 use crate::files::directories::Directories;
 use crate::files::instance::Instance;
-use crate::host::HostProgram;
+use crate::host::{DAEMON_NAME, HostProgram};
 use crate::process_limits;
-
-/// The name that the daemon has in process lists.
-const DAEMON_NAME: &str = "nvidia-cuda-mps-control";
 
 /// What the background process says when all is well.
 const READY: &[u8] = b"ready";
@@ -61,7 +58,7 @@ fn set_up(options: Options, host: HostProgram) -> Result<Daemon, SetUpError> {
     let _ = rustix::thread::set_name(c"nvidia-cuda-mps");
     process_limits::raise()?;
     let instance = Instance::claim(directories, options.foreground)?;
-    confinement::confine(&instance.control_log, host)?;
+    confinement::confine(&instance.control_log, host, instance.takes_anothers_place())?;
     Ok(Daemon::new(instance, options, host)?)
 }
 

@@ -69,21 +69,30 @@ impl Listener {
         // SAFETY: whoever set LISTEN_PID to this process opened the descriptor for it, and nobody else
         // here knows of it; it is taken once.
         let fd = unsafe { OwnedFd::from_raw_fd(FIRST) };
-        let listens = rustix::net::sockopt::socket_acceptconn(&fd) == Ok(true)
-            && rustix::net::sockopt::socket_type(&fd) == Ok(SocketType::SEQPACKET);
-        if count != 1 || !listens {
-            let what =
-                "take the service manager's socket, which must be one that listens for packets";
+        if count != 1 {
+            let what = "take the service manager's sockets, of which there must be one";
             return Some(Err(SocketError::System(what, Errno::INVAL)));
         }
-        let flags = rustix::io::fcntl_setfd(&fd, rustix::io::FdFlags::CLOEXEC)
-            .and_then(|()| rustix::io::ioctl_fionbio(&fd, true));
-        Some(match flags {
-            Ok(()) => Ok(Self {
-                fd,
-                rights: Rights::Trusted,
-            }),
-            Err(errno) => Err(SocketError::System("set a socket", errno)),
+        Some(Self::from_fd(fd))
+    }
+
+    /// Takes a listening SEQPACKET socket that another process made.
+    ///
+    /// # Errors
+    /// When it is none.
+    pub fn from_fd(fd: OwnedFd) -> Result<Self, SocketError> {
+        let listens = rustix::net::sockopt::socket_acceptconn(&fd) == Ok(true)
+            && rustix::net::sockopt::socket_type(&fd) == Ok(SocketType::SEQPACKET);
+        if !listens {
+            let what = "take a socket of another's, which must be one that listens for packets";
+            return Err(SocketError::System(what, Errno::INVAL));
+        }
+        rustix::io::fcntl_setfd(&fd, rustix::io::FdFlags::CLOEXEC)
+            .and_then(|()| rustix::io::ioctl_fionbio(&fd, true))
+            .map_err(|errno| SocketError::System("set a socket", errno))?;
+        Ok(Self {
+            fd,
+            rights: Rights::Trusted,
         })
     }
 
