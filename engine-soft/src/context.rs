@@ -84,7 +84,8 @@ impl Context {
             return CUresult(earlier);
         }
         self.cancel.store(true, Ordering::Relaxed);
-        self.observer.fault(self.id, code, text);
+        let text = format!("{text}. No other client is affected.");
+        self.observer.fault(self.id, code, &text);
         code
     }
 

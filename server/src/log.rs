@@ -109,7 +109,7 @@ impl ClientLog {
         self.raw(&format!("Status of client {} is ACTIVE", self.identity(1)));
     }
 
-    /// A kernel or copy of the client failed for good. Names the culprit; nobody else suffers.
+    /// A context of the client is dead. Why, by whom, and who else has lost something is the engine's text.
     pub fn faulted(&self, context: u32, code: u32, text: &str) {
         let who = format!("{{PID: {}, Context: {context}}}", self.pid);
         self.log.line(
@@ -117,7 +117,7 @@ impl ClientLog {
             &format!("Client {who} encountered a fatal GPU error."),
         );
         self.fault_line(format_args!(
-            "error {code} in context {context}, which is dead: {text}. No other client is affected."
+            "error {code} in context {context}, which is dead: {text}"
         ));
     }
 
@@ -204,7 +204,10 @@ mod tests {
         assert!(lines.own.lock().unwrap().is_empty());
         name.faulted(1, 700, "why");
         name.fault_line("more");
-        assert_eq!(lines.own.lock().unwrap().len(), 3);
+        let own = lines.own.lock().unwrap().clone();
+        assert_eq!(own.len(), 3);
+        // Who else is affected is for the engine to say.
+        assert!(own[1].ends_with("which is dead: why"), "{own:?}");
         assert!(lines.about.lock().unwrap().is_empty());
     }
 }

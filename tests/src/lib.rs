@@ -4,6 +4,7 @@
 pub mod cuda;
 pub mod daemon;
 pub mod fake_driver;
+pub mod fault_matrix;
 pub mod hostile;
 pub mod program;
 pub mod script;

@@ -56,6 +56,7 @@ fn an_illegal_address_is_its_clients_alone() {
         log.contains("write_to"),
         "the log names the kernel that faulted:\n{log}"
     );
+    assert!(log.contains(". No other client is affected."), "{log}");
 }
 
 #[test]

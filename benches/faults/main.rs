@@ -1,0 +1,68 @@
+//! The fault matrix, printed: one line a cell. Asserts nothing.
+//!
+//! `fault_matrix FOLDER [--on soft|nvidia|nvidia-mps]... [--wrong TEXT] [--neighbours TEXT] [--soak ROUNDS]`: FOLDER has `openmps` and
+//! `faults`; the texts choose rows and columns whose names have them; `--soak` does so many wrongs at random under one daemon
+//! instead. Called by `benches/faults.sh`. Must not know what
+//! should be seen.
+
+use std::path::PathBuf;
+
+use tests::fault_matrix::{NEIGHBOURS, Sharing, WRONGS, cell, soak};
+
+fn main() {
+    let (mut folder, mut on) = (PathBuf::from("."), Vec::new());
+    let (mut wrongs, mut columns) = (String::new(), String::new());
+    let mut soaked = None;
+    let mut words = std::env::args().skip(1);
+    while let Some(word) = words.next() {
+        let mut next = || words.next().expect("a value follows");
+        match word.as_str() {
+            "--on" => on.push(next()),
+            "--wrong" => wrongs = next(),
+            "--neighbours" => columns = next(),
+            "--soak" => soaked = Some(next().parse().expect("a number of rounds")),
+            _ => folder = word.into(),
+        }
+    }
+    let folder = folder.canonicalize().expect("the folder of the programs");
+    let open = |engine| Sharing::OpenMps {
+        openmps: folder.join("openmps"),
+        engine,
+    };
+    if on.is_empty() {
+        on.push("soft".into());
+    }
+    if soaked.is_none() {
+        println!(
+            "| shared by | wrong | neighbour | the guilty | neighbours | longest round, ms | who comes next | named in the log |"
+        );
+        println!("|---|---|---|---|---|---|---|---|");
+    }
+    for sharing in on {
+        let sharing = match &*sharing {
+            "soft" => open("soft"),
+            "nvidia" => open("nvidia"),
+            "nvidia-mps" => Sharing::NvidiaMps,
+            other => panic!("--on soft, nvidia or nvidia-mps, not {other}"),
+        };
+        if let Some(rounds) = soaked {
+            let seed = u64::from(std::process::id());
+            let seen = soak(&sharing, &folder.join("faults"), rounds, seed);
+            println!("{}: {seen:#?}", sharing.name());
+            continue;
+        }
+        for (name, wrong) in WRONGS.iter().filter(|(name, _)| name.contains(&wrongs)) {
+            for column in NEIGHBOURS
+                .iter()
+                .filter(|column| column.0.contains(&columns))
+            {
+                // A cell that cannot be made is a line as well, and the others follow.
+                let made = std::panic::catch_unwind(|| {
+                    cell(&sharing, &folder.join("faults"), *wrong, *column)
+                });
+                let text = made.map_or_else(|_| "not made | | | |".into(), |cell| cell.to_string());
+                println!("| {} | {name} | {} | {text} |", sharing.name(), column.0);
+            }
+        }
+    }
+}
