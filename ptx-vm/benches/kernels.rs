@@ -1,6 +1,7 @@
 //! Speed of whole kernels on the executor alone: no engine, no transport; blocks on plain threads.
 //!
-//! `cargo bench -p ptx-vm --bench kernels [-- THREADS]`
+//! `cargo bench -p ptx-vm --bench kernels [-- THREADS] [ways] [fenced]`; `fenced` puts fences into the kernels, which
+//! let everything through.
 
 #![allow(missing_docs, reason = "a program")]
 
@@ -13,6 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use gpu::{Args, Gpu};
+use ptx::fence::{Windows, fence};
 use ptx_vm::{Cluster, Isa, Launch, Options, Outcome};
 
 fn main() {
@@ -37,6 +39,22 @@ fn main() {
     }
 }
 
+/// The text, with fences where they are asked for.
+fn text(source: &str) -> String {
+    if !std::env::args().any(|arg| arg == "fenced") {
+        return source.to_owned();
+    }
+    let all = Windows {
+        base: 0,
+        size: !127,
+        table: 0,
+        count: 0,
+        record: 0,
+    };
+    let fenced = fence(source, &all, &|_| false, ptx::Budget::default());
+    fenced.expect("a fence").text
+}
+
 /// n-body in single precision: 14,336 bodies, blocks of 256.
 fn nbody(isa: Isa, jit: bool, lanes: usize, threads: usize) {
     let options = Options {
@@ -46,7 +64,7 @@ fn nbody(isa: Isa, jit: bool, lanes: usize, threads: usize) {
         ..Options::default()
     };
     let mut gpu = Gpu::with(
-        include_str!("../../examples/nbody/nbody.ptx"),
+        &text(include_str!("../../examples/nbody/nbody.ptx")),
         &options,
         256,
     );
@@ -87,7 +105,11 @@ fn product(isa: Isa, jit: bool, lanes: usize, threads: usize) {
         group_lanes: Some(lanes),
         ..Options::default()
     };
-    let mut gpu = Gpu::with(include_str!("../tests/kernels/kernels.ptx"), &options, 256);
+    let mut gpu = Gpu::with(
+        &text(include_str!("../tests/kernels/kernels.ptx")),
+        &options,
+        256,
+    );
     let side = 512usize;
     let values: Vec<f32> = (0..side * side).map(|i| (i % 7) as f32).collect();
     let [a, b, c] = [(); 3].map(|()| gpu.upload(&values));

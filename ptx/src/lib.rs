@@ -12,12 +12,14 @@
 pub mod ast;
 mod budget;
 mod error;
+pub mod fence;
 pub mod image;
 pub mod layout;
 mod lexer;
 pub mod link;
 mod parser;
 pub mod rewrite;
+mod source;
 
 pub use budget::{Budget, Memory, Unlimited};
 pub use error::{Error, ErrorKind};

@@ -30,7 +30,8 @@ use std::ops::Range;
 use crate::Budget;
 use crate::ast::{Initializer, Linkage};
 use crate::error::{Error, ErrorKind};
-use crate::lexer::{Token, Tokens};
+use crate::lexer::Token;
+use crate::source::{Edits, SourceToken, words};
 
 /// A function that the driver brings, and what is called in its stead.
 #[derive(Clone, Copy, Debug)]
@@ -76,43 +77,6 @@ pub struct Rewritten {
     pub managed: Vec<Managed>,
     /// Which of the redirects the module declares and was given.
     pub redirected: Vec<bool>,
-}
-
-/// A token of the source and where it stands.
-#[derive(Clone, Copy, Debug)]
-struct SourceToken<'src> {
-    token: Token<'src>,
-    line: u32,
-    start: usize,
-    end: usize,
-}
-
-/// Replacements in the source, in order.
-#[derive(Debug, Default)]
-struct Edits {
-    list: Vec<(Range<usize>, String)>,
-}
-
-impl Edits {
-    fn replace(&mut self, range: Range<usize>, text: impl Into<String>) {
-        self.list.push((range, text.into()));
-    }
-
-    fn insert(&mut self, at: usize, text: impl Into<String>) {
-        self.replace(at..at, text);
-    }
-
-    fn apply(self, source: &str) -> String {
-        let mut out = String::with_capacity(source.len() + 1024);
-        let mut at = 0;
-        for (range, text) in self.list {
-            out.push_str(source.get(at..range.start).unwrap_or_default());
-            out.push_str(&text);
-            at = range.end;
-        }
-        out.push_str(source.get(at..).unwrap_or_default());
-        out
-    }
 }
 
 /// Rewrites a text. `prelude` stands before the first definition of a redirect's, if there is one.
@@ -267,24 +231,6 @@ fn refused(line: u32, what: &str, name: &str) -> Error {
     Error {
         line,
         kind: ErrorKind::unsupported(&format!("{what}: {name}")),
-    }
-}
-
-fn words(source: &str) -> Vec<SourceToken<'_>> {
-    let mut tokens = Tokens::new(source);
-    let mut words = Vec::new();
-    loop {
-        let (token, line, text) = tokens.next();
-        if token == Token::End {
-            return words;
-        }
-        let start = tokens.start();
-        words.push(SourceToken {
-            token,
-            line,
-            start,
-            end: start + text.len(),
-        });
     }
 }
 

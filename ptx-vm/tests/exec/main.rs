@@ -12,6 +12,7 @@ mod asynchronous;
 mod calls;
 mod clusters;
 mod faults;
+mod fences;
 mod forms;
 mod gpu;
 mod instructions;
