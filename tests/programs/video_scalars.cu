@@ -1,4 +1,4 @@
-// needs: plain video
+// needs: plain
 // The scalar video instructions of PTX: parts of words that are added, compared, shifted and multiplied, saturated, with a
 // second operation or merged into a third word.
 #include "check.h"
