@@ -248,7 +248,7 @@ fuzz_target!(|bytes: &[u8]| {
         assert!(whole(base, granule), "granule {granule} was touched");
     }
     for (at, word) in (0..).zip(words) {
-        // SAFETY: as above; the kernel has ended.
+        // SAFETY: inside of the memory of this target, aligned, and the kernel has ended.
         let now = unsafe { ((description + 8 * at) as *const u64).read() };
         assert_eq!(now, word, "the windows were moved");
     }

@@ -256,7 +256,7 @@ fn check_program(path: &Path) -> Result<(), UpgradeError> {
     })?;
     let mode = found.permissions().mode();
     let can_run = found.is_file() && mode & 0o111 != 0;
-    if can_run && is_trusted(found.uid()) && mode & 0o002 == 0 {
+    if can_run && is_trusted(found.uid()) && mode & 0o022 == 0 {
         return Ok(());
     }
     Err(UpgradeError::Untrusted(path.to_owned()))
@@ -328,7 +328,13 @@ mod tests {
         let absent = check_program(&path);
         assert!(matches!(absent, Err(UpgradeError::NoProgram { .. })));
         std::fs::write(&path, "").unwrap();
-        for (mode, is_good) in [(0o755, true), (0o700, true), (0o757, false), (0o644, false)] {
+        for (mode, is_good) in [
+            (0o755, true),
+            (0o700, true),
+            (0o757, false),
+            (0o775, false),
+            (0o644, false),
+        ] {
             std::fs::set_permissions(&path, PermissionsExt::from_mode(mode)).unwrap();
             assert_eq!(check_program(&path).is_ok(), is_good, "{mode:o}");
         }

@@ -442,9 +442,12 @@ fn is_daemon(pid: i32) -> bool {
 }
 
 pub fn runs(pid: i32) -> bool {
-    // A zombie of somebody else's child does not run.
-    std::fs::read_to_string(format!("/proc/{pid}/stat"))
-        .is_ok_and(|stat| !stat.contains(") Z ") && !stat.contains(") X "))
+    // A zombie of somebody else's child does not run. As long as one of its threads is there, its files and locks are.
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task"));
+    threads.into_iter().flatten().flatten().any(|thread| {
+        std::fs::read_to_string(thread.path().join("stat"))
+            .is_ok_and(|stat| !stat.contains(") Z ") && !stat.contains(") X "))
+    })
 }
 
 impl Drop for Rig {

@@ -31,7 +31,7 @@ impl Assembler {
 }
 
 impl Assembler {
-    /// eax = the element of one or two bytes at [rax]
+    /// `eax` = the element of one or two bytes at `[rax]`
     pub(super) fn narrow_at_rax(&mut self, element: usize) {
         self.code
             .extend_from_slice(&[0x0f, 0xb6 | u8::from(element == 2), 0x00]); // movzx eax, [rax]
