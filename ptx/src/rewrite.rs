@@ -31,7 +31,7 @@ use crate::Budget;
 use crate::ast::{Initializer, Linkage};
 use crate::error::{Error, ErrorKind};
 use crate::lexer::Token;
-use crate::source::{Edits, SourceToken, words};
+use crate::source::{Edits, SourceToken, end_of_braces, end_of_line, words};
 
 /// A function that the driver brings, and what is called in its stead.
 #[derive(Clone, Copy, Debug)]
@@ -301,35 +301,12 @@ impl<'src> Rewriter<'src, '_> {
                     }
                     at
                 }
-                Token::Dot("file" | "loc") => self.end_of_line(at),
-                Token::Dot("section") => self.end_of_braces(at),
+                Token::Dot("file" | "loc") => end_of_line(&self.words, at),
+                Token::Dot("section") => end_of_braces(&self.words, at),
                 _ => self.declaration(at)?,
             };
         }
         Ok(())
-    }
-
-    /// Past the tokens that begin on the same line.
-    fn end_of_line(&self, at: usize) -> usize {
-        let line = self.line(at);
-        let rest = self.words.get(at..).unwrap_or_default();
-        at + rest.iter().take_while(|word| word.line == line).count()
-    }
-
-    /// Past the closing brace of the next opening one.
-    fn end_of_braces(&self, mut at: usize) -> usize {
-        let mut depth = 0_usize;
-        while at < self.words.len() {
-            let token = self.token(at);
-            at += 1;
-            match token {
-                Token::BraceOpen => depth += 1,
-                Token::BraceClose if depth <= 1 => break,
-                Token::BraceClose => depth -= 1,
-                _ => {}
-            }
-        }
-        at
     }
 
     /// A variable, a function, or a directive that ends with a semicolon. Gives what follows it.
@@ -340,13 +317,13 @@ impl<'src> Rewriter<'src, '_> {
             match self.token(at) {
                 Token::Dot("func" | "entry") => function = true,
                 Token::BraceOpen if function => {
-                    let end = self.end_of_braces(at);
+                    let end = end_of_braces(&self.words, at);
                     self.check_names(start..at)?;
                     self.body(at + 1, end.saturating_sub(1))?;
                     return Ok(end);
                 }
                 Token::BraceOpen => {
-                    at = self.end_of_braces(at);
+                    at = end_of_braces(&self.words, at);
                     continue;
                 }
                 Token::Semicolon | Token::End => {
@@ -434,7 +411,7 @@ impl<'src> Rewriter<'src, '_> {
             at = match self.token(at) {
                 // Braces of scopes; those of operands stand within statements.
                 Token::BraceOpen | Token::BraceClose | Token::Semicolon => at + 1,
-                Token::Dot("loc" | "file") => self.end_of_line(at),
+                Token::Dot("loc" | "file") => end_of_line(&self.words, at),
                 Token::Word(_) if self.token(at + 1) == Token::Colon => {
                     self.check_names(at..at + 1)?;
                     at + 2

@@ -62,3 +62,25 @@ pub(crate) fn words(source: &str) -> Vec<SourceToken<'_>> {
         });
     }
 }
+
+/// Past the tokens that begin on the line of this one.
+pub(crate) fn end_of_line(words: &[SourceToken<'_>], at: usize) -> usize {
+    let rest = words.get(at..).unwrap_or_default();
+    let line = rest.first().map_or(0, |word| word.line);
+    at + rest.iter().take_while(|word| word.line == line).count()
+}
+
+/// Past the closing brace of the next opening one.
+pub(crate) fn end_of_braces(words: &[SourceToken<'_>], mut at: usize) -> usize {
+    let mut depth = 0_usize;
+    while let Some(word) = words.get(at) {
+        at += 1;
+        match word.token {
+            Token::BraceOpen => depth += 1,
+            Token::BraceClose if depth <= 1 => break,
+            Token::BraceClose => depth -= 1,
+            _ => {}
+        }
+    }
+    at
+}

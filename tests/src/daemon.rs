@@ -276,6 +276,15 @@ fn command_in(folder: &TempDir, arguments: &[&str], environment: &[(&str, &str)]
     command
 }
 
+/// Whether a process is there, and no zombie.
+pub fn is_alive(pid: u32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let state = stat
+        .rsplit_once(") ")
+        .map(|(_, rest)| rest.starts_with('Z'));
+    state == Some(false)
+}
+
 /// Waits until something is true.
 pub fn eventually(what: &str, mut check: impl FnMut() -> bool) {
     let deadline = Instant::now() + PATIENCE;

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use rustix::process::Signal;
-use tests::daemon::{Daemon, eventually, succeed};
+use tests::daemon::{Daemon, eventually, is_alive, succeed};
 
 /// A client in a loop of kernels whose results it checks, until [`over`].
 fn bystander(command: &mut Command) -> Child {
@@ -34,11 +34,6 @@ fn over(mut child: Child) -> u64 {
     let line = line_of(&mut child);
     assert!(child.wait().unwrap().success(), "{line}");
     line.split(' ').next().unwrap().parse().unwrap()
-}
-
-fn is_alive(pid: u32) -> bool {
-    // A zombie is none.
-    std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| !stat.contains(") Z "))
 }
 
 #[test]

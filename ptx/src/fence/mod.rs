@@ -32,7 +32,7 @@ use crate::Budget;
 use crate::ast::{Base, Function, Module};
 use crate::error::{Error, ErrorKind};
 use crate::lexer::Token;
-use crate::source::{Edits, SourceToken, words};
+use crate::source::{Edits, SourceToken, end_of_braces, end_of_line, words};
 use access::{Access, Memory, Size, access, address_taken};
 use statement::Statement;
 
@@ -241,8 +241,8 @@ impl<'src> Rewriter<'_, 'src> {
                     }
                     at
                 }
-                Token::Dot("file" | "loc") => self.end_of_line(at),
-                Token::Dot("section") => self.end_of_braces(at),
+                Token::Dot("file" | "loc") => end_of_line(&self.words, at),
+                Token::Dot("section") => end_of_braces(&self.words, at),
                 Token::Semicolon => at + 1,
                 _ => self.declaration(at)?,
             };
@@ -252,29 +252,6 @@ impl<'src> Rewriter<'_, 'src> {
             return Err(refused(function.line, &what));
         }
         Ok(())
-    }
-
-    /// Past the tokens that begin on the same line.
-    fn end_of_line(&self, at: usize) -> usize {
-        let line = self.line(at);
-        let rest = self.words.get(at..).unwrap_or_default();
-        at + rest.iter().take_while(|word| word.line == line).count()
-    }
-
-    /// Past the closing brace of the next opening one.
-    fn end_of_braces(&self, mut at: usize) -> usize {
-        let mut depth = 0_usize;
-        while at < self.words.len() {
-            let token = self.token(at);
-            at += 1;
-            match token {
-                Token::BraceOpen => depth += 1,
-                Token::BraceClose if depth <= 1 => break,
-                Token::BraceClose => depth -= 1,
-                _ => {}
-            }
-        }
-        at
     }
 
     /// A variable, a function, or a directive that ends with a semicolon. Gives what follows it.
@@ -301,7 +278,7 @@ impl<'src> Rewriter<'_, 'src> {
             match self.token(at) {
                 Token::Dot("func" | "entry") => function = Some(at),
                 Token::BraceOpen => {
-                    let end = self.end_of_braces(at);
+                    let end = end_of_braces(&self.words, at);
                     if let Some(function) = function {
                         self.body(function, at + 1..end.saturating_sub(1))?;
                         return Ok(end);
@@ -346,7 +323,7 @@ impl<'src> Rewriter<'_, 'src> {
             at = match self.token(at) {
                 // Braces of scopes; those of operands stand within statements.
                 Token::BraceOpen | Token::BraceClose | Token::Semicolon => at + 1,
-                Token::Dot("loc" | "file") => self.end_of_line(at),
+                Token::Dot("loc" | "file") => end_of_line(&self.words, at),
                 Token::Word(_) if self.token(at + 1) == Token::Colon => at + 2,
                 first => {
                     let rest = self.words.get(at..range.end).unwrap_or_default();

@@ -5,12 +5,11 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 
 use serde_json::Value;
-use tests::daemon::{Daemon, eventually, openmps, probe, succeed};
+use tests::daemon::{Daemon, eventually, is_alive, openmps, probe, succeed};
 use tests::skipped::skipped;
 
 use crate::machine::{
-    BENEATH, Machine, doctor, is_alive, kill, running, said_staying, staying, staying_with, text,
-    underlay,
+    BENEATH, Machine, doctor, kill, running, said_staying, staying, staying_with, text, underlay,
 };
 use crate::user;
 

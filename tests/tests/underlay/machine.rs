@@ -8,7 +8,7 @@ use std::process::{Child, Command, Output, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
-use tests::daemon::{Daemon, openmps};
+use tests::daemon::{Daemon, is_alive, openmps};
 use tests::fake_driver;
 
 pub(crate) const MPS: &str = env!("CARGO_BIN_EXE_nvidia_mps");
@@ -123,14 +123,6 @@ impl Process {
         let mut all = self.environment.split(' ');
         all.find_map(|entry| entry.strip_prefix(name)?.strip_prefix('='))
     }
-}
-
-pub(crate) fn is_alive(pid: u32) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    let state = stat
-        .rsplit_once(") ")
-        .map(|(_, rest)| rest.starts_with('Z'));
-    state == Some(false)
 }
 
 pub(crate) fn parent_of(pid: u32) -> u32 {

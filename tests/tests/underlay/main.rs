@@ -10,12 +10,12 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
 use machine::{
-    BENEATH, Machine, children_of, doctor, is_alive, kill, parent_of, running, staying, text,
-    underlay, variable_of,
+    BENEATH, Machine, children_of, doctor, kill, parent_of, running, staying, text, underlay,
+    variable_of,
 };
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
-use tests::daemon::{eventually, openmps, probe, succeed};
+use tests::daemon::{eventually, is_alive, openmps, probe, succeed};
 use tests::skipped::skipped;
 
 fn is_root() -> bool {
