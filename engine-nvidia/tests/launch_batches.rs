@@ -2,6 +2,8 @@
 
 mod common;
 
+use std::time::{Duration, Instant};
+
 use common::{Controls, Fake, PTX, poke, until};
 use cuda_abi::CUresult;
 use engine::Share;
@@ -398,4 +400,25 @@ fn runs_beyond_a_clients_room_go_in_the_streams_batches() {
     assert!(controls.graphs() <= most, "{} graphs", controls.graphs());
     guest.end();
     assert_eq!(controls.graphs(), 0);
+}
+
+/// Of kernels that are only known to have ended together, one has run for as long as all of them when all have for as
+/// many times as one may.
+#[test]
+fn a_batch_is_not_taken_for_one_kernel_that_runs_for_too_long() {
+    let (_fake, engine, controls) = driver(&["VERSION=12040"]);
+    let (mut guest, at, module) = batching(&engine);
+    guest
+        .observer
+        .limit_kernel_time(Some(Duration::from_millis(50)));
+    controls.hold(true);
+    burst(&mut guest, 0, module, at, 0..32);
+    let begun = Instant::now();
+    until("it is told of one", || {
+        !guest.observer.overruns().is_empty()
+    });
+    let took = begun.elapsed();
+    controls.hold(false);
+    assert_eq!(guest.wait(0), Ok(()));
+    assert!(took > Duration::from_millis(50) * 8, "{took:?}");
 }

@@ -89,6 +89,36 @@ fn a_kernel_of_a_client_that_has_gone_is_waited_for_for_a_while() {
     assert_eq!((controls.stalls(), controls.counts()), (0, [0; 5]));
 }
 
+/// The driver cannot end a kernel: who has one that runs for longer than it may is to be ended, and nobody else.
+#[test]
+fn a_kernel_that_runs_for_longer_than_it_may_is_told_of() {
+    let fake = Fake::new(&["VERSION=12040"]);
+    let engine = fake.open().expect("a driver that works");
+    let controls = Controls::of(&fake);
+    let (mut guest, mut other) = (Guest::new(&engine), Guest::new(&engine));
+    let (module, others) = (guest.module(PTX), other.module(PTX));
+    controls.spin(true);
+    guest.launch(0, module, 1, 1, &poke(0, 1));
+    other.launch(0, others, 1, 1, &poke(0, 1));
+    std::thread::sleep(Duration::from_millis(60));
+    assert!(guest.observer.overruns().is_empty(), "nothing is limited");
+    other
+        .observer
+        .limit_kernel_time(Some(Duration::from_secs(1000)));
+    // From now on, of a kernel that runs already.
+    guest
+        .observer
+        .limit_kernel_time(Some(Duration::from_millis(50)));
+    until("it is told", || !guest.observer.overruns().is_empty());
+    let told = guest.observer.overruns();
+    assert!(told[0].starts_with("kernel poke on device 0 (Fake GPU) has run for 0."));
+    assert!(told[0].contains("may run for 50ms"), "{told:?}");
+    assert!(guest.observer.faults().is_empty(), "no context is dead");
+    controls.spin(false);
+    assert_eq!(other.wait(0), Ok(()));
+    assert!(other.observer.overruns().is_empty());
+}
+
 /// Making a part waits for kernels; those who need none that there is not yet do not.
 #[test]
 fn who_waits_for_a_part_holds_up_nobody_else() {

@@ -5,8 +5,10 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::Duration;
 
 use engine::{CUresult, Observer};
+use protocol::limits;
 
 use crate::services::Services;
 
@@ -87,6 +89,15 @@ impl Context {
         let text = format!("{text}. No other client is affected.");
         self.observer.fault(self.id, code, &text);
         code
+    }
+
+    /// A kernel has run for longer than its client's may.
+    pub(crate) fn overran(&self, kernel: &str, ran: Duration, limit: Duration) {
+        let limit = limits::kernel_time_text(limit);
+        let ran = ran.as_secs_f64();
+        let text =
+            format!("kernel {kernel} ran for {ran:.3} s, and its client's may run for {limit}");
+        let _ = self.fault(CUresult::ERROR_LAUNCH_TIMEOUT, &text);
     }
 
     /// Ends the context on request: running work is cancelled and nobody is told of a fault.

@@ -379,7 +379,7 @@ impl Begin for StartGrid {
 }
 
 impl JobSource for Family {
-    fn spent(&self, part: Part, spent: Spent) {
+    fn spent(&self, part: Part, spent: Spent<'_>) {
         if let Some(root) = self.root.get() {
             root.source.spent(part, spent);
         }
@@ -400,7 +400,7 @@ impl JobSource for Family {
 }
 
 impl JobSource for Parent {
-    fn spent(&self, part: Part, spent: Spent) {
+    fn spent(&self, part: Part, spent: Spent<'_>) {
         self.family.spent(part, spent);
     }
 

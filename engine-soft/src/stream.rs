@@ -60,6 +60,26 @@ pub(crate) struct Stream {
     slot: u32,
     client: Arc<ClientState>,
     state: Mutex<StreamState>,
+    /// How long the kernel at its head has run.
+    kernel_time: Mutex<KernelTime>,
+}
+
+/// How long a kernel has run with what it launched. Not counted is the time in which all of that stood aside for others.
+#[derive(Debug, Default)]
+struct KernelTime {
+    ran: Duration,
+    /// The latest end of its time slices, in nanoseconds of CLOCK_MONOTONIC.
+    until: u64,
+}
+
+impl KernelTime {
+    /// Adds a time slice, of which several threads may give it some at once, and says how long it has run.
+    fn add(&mut self, spent: &Spent<'_>) -> Duration {
+        let began = spent.began.max(self.until);
+        self.ran += Duration::from_nanos(spent.ended.saturating_sub(began));
+        self.until = self.until.max(spent.ended);
+        self.ran
+    }
 }
 
 #[derive(Debug)]
@@ -107,6 +127,7 @@ impl Stream {
                 priority,
                 ended: false,
             }),
+            kernel_time: Mutex::default(),
         })
     }
 
@@ -293,7 +314,7 @@ impl Stream {
                 let mut clock = SliceClock::start(Duration::ZERO);
                 transfer.run_all();
                 clock.is_up();
-                self.spent(part, Spent::new(context.device, Activity::Copy, &clock));
+                self.spent(part, Spent::new(context, &transfer, &clock));
                 Started::Done(Ok(()))
             }
             Ok(transfer) => {
@@ -377,6 +398,7 @@ impl Stream {
         here: bool,
     ) -> Started {
         let Launched { grid, family } = launched;
+        *self.kernel_time.lock() = KernelTime::default();
         let cost = grid.cost();
         let mut piece = Piece::whole(grid.units());
         let source: Arc<dyn JobSource> = Arc::clone(self) as _;
@@ -395,7 +417,7 @@ impl Stream {
             let mut clock = SliceClock::start(SMALL_KERNEL);
             let progress = run_contained(&grid, context, &mut piece, &mut clock, sm);
             scheduler.charge(account, clock.took(), context.part);
-            self.spent(part, Spent::new(context.device, Activity::Kernel, &clock));
+            self.spent(part, Spent::new(context, &grid, &clock));
             let result = match progress {
                 Progress::Finished => Some(Ok(())),
                 Progress::Failed(code) => Some(Err(code)),
@@ -427,7 +449,7 @@ impl Stream {
 }
 
 impl JobSource for Stream {
-    fn spent(&self, part: Part, spent: Spent) {
+    fn spent(&self, part: Part, spent: Spent<'_>) {
         if self.client.closed.load(Ordering::Relaxed) {
             return;
         }
@@ -436,12 +458,20 @@ impl JobSource for Stream {
                 stream: self.slot,
                 sequence: part.sequence,
             },
-            device: spent.device,
-            activity: spent.activity,
+            device: spent.context.device,
+            activity: spent.task.activity(),
             began: spent.began,
             ended: spent.ended,
             multiprocessors: Some(1),
         });
+        if spent.task.activity() == Activity::Kernel
+            && let Some(limit) = self.client.observer.kernel_time_limit()
+        {
+            let ran = self.kernel_time.lock().add(&spent);
+            if ran > limit {
+                spent.context.overran(spent.task.name(), ran, limit);
+            }
+        }
     }
 
     fn waited(&self, part: Part, device: u32, waited: Duration, why: HoldReason) {

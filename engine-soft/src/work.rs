@@ -134,23 +134,23 @@ impl SliceClock {
     }
 }
 
-/// A time slice that was spent on a job.
+/// A time slice that was spent on a task.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Spent {
-    pub(crate) device: u32,
-    pub(crate) activity: Activity,
+pub(crate) struct Spent<'a> {
+    pub(crate) context: &'a Context,
+    pub(crate) task: &'a dyn Task,
     /// When it began, in nanoseconds of CLOCK_MONOTONIC.
     pub(crate) began: u64,
     /// When it ended.
     pub(crate) ended: u64,
 }
 
-impl Spent {
+impl<'a> Spent<'a> {
     /// A time slice that is over.
-    pub(crate) fn new(device: u32, activity: Activity, clock: &SliceClock) -> Self {
+    pub(crate) fn new(context: &'a Context, task: &'a dyn Task, clock: &SliceClock) -> Self {
         Self {
-            device,
-            activity,
+            context,
+            task,
             began: clock.began,
             ended: clock.seen,
         }
@@ -160,7 +160,7 @@ impl Spent {
 /// Whose operations become jobs: a stream, which goes on once one has ended.
 pub(crate) trait JobSource: Send + Sync + Debug {
     /// A thread has given a job a time slice.
-    fn spent(&self, part: Part, spent: Spent);
+    fn spent(&self, part: Part, spent: Spent<'_>);
 
     /// A job was not given anything for so long until now.
     fn waited(&self, part: Part, device: u32, waited: Duration, why: HoldReason);
@@ -286,7 +286,7 @@ impl Job {
         let mut clock = SliceClock::start(limit.map_or(quantum, |limit| limit.min(quantum)));
         let progress = run_contained(&*self.task, &self.context, &mut piece, &mut clock, sm);
         // Before the job can end, so that who sees its end has been told of all.
-        let spent = Spent::new(self.context.device, self.task.activity(), &clock);
+        let spent = Spent::new(&self.context, &*self.task, &clock);
         self.source.spent(self.part, spent);
         match self.put_back(piece, progress) {
             NextStep::Ended(result) => {

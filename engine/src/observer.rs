@@ -3,6 +3,7 @@
 //! Servers implement [`Observer`], engines call it. Must not know what becomes of a report.
 
 use std::fmt::Debug;
+use std::time::Duration;
 
 use cuda_abi::CUresult;
 use protocol::operations::{At, HoldReason};
@@ -93,6 +94,19 @@ pub trait Observer: Send + Sync + Debug {
     /// The client's context is dead: every later operation in it gives `code`. `text` says what
     /// happened, for the log.
     fn fault(&self, context: u32, code: CUresult, text: &str);
+
+    /// How long a kernel of the client may run, with what it launches, if that is limited. A context whose kernel runs for longer
+    /// dies of CUDA_ERROR_LAUNCH_TIMEOUT, and the kernel ends; an engine that cannot end it says so
+    /// ([`Observer::overran`]). Asked again and again, since it may change at any time.
+    fn kernel_time_limit(&self) -> Option<Duration> {
+        None
+    }
+
+    /// A kernel runs for longer than it may, which the engine cannot end: the client is to be ended, soon. `text` says which
+    /// kernel and for how long, for the log. Perhaps told again and again.
+    fn overran(&self, text: &str) {
+        let _ = text;
+    }
 
     /// Memory for a module's variables, within the client's quota: in its window of the context's
     /// device, or for managed variables in the host window. It is freed by the caller of

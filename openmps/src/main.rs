@@ -149,7 +149,7 @@ struct ForwardedWords {
 }
 
 const GROUP_HELP: &str = "\
-  openmps group add NAME [--memory 0=2G,1=512M] [--percentage 25] [--reserved] [--cgroup PATH]
+  openmps group add NAME [--memory 0=2G,1=512M] [--percentage 25] [--reserved] [--kernel-time 30s] [--cgroup PATH]
   openmps group list
   openmps group show NAME
   openmps group remove NAME
@@ -160,7 +160,7 @@ is given that directory alone), or when it runs in the cgroup. Each takes --json
 const LIMIT_HELP: &str = "\
   openmps limit show --client PID | --group NAME
   openmps limit set  --client PID | --group NAME [--memory 0=1G|0=none] [--percentage 50]
-                     [--reserved | --no-reserved] [--priority 0|1]
+                     [--reserved | --no-reserved] [--priority 0|1] [--kernel-time 30s|none]
 
 A client whose process id cannot be seen is named as SERVER/ID, which `openmps control ps` shows. Each
 takes --json.";

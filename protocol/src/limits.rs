@@ -1,11 +1,12 @@
 //! The grammar of the limits that stand in a client's or the daemon's environment, and in commands:
 //! `CUDA_MPS_ACTIVE_THREAD_PERCENTAGE`, `CUDA_MPS_PINNED_DEVICE_MEM_LIMIT`,
-//! `CUDA_MPS_CLIENT_PRIORITY`.
+//! `CUDA_MPS_CLIENT_PRIORITY`, `OPENMPS_KERNEL_TIME_LIMIT`.
 //!
 //! What does not parse is an error, never "no limit": whoever asks must refuse it loudly. Knows no
 //! devices: whether a named one exists is for those who have them.
 
 use std::fmt;
+use std::time::Duration;
 
 /// Why a limit was refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,6 +19,8 @@ pub enum LimitError {
     Size(String),
     /// Neither 0 nor 1.
     Priority(String),
+    /// Not a whole number above 0 with ms or s.
+    KernelTime(String),
 }
 
 impl fmt::Display for LimitError {
@@ -36,6 +39,10 @@ impl fmt::Display for LimitError {
                 "memory size {text:?} is not a whole number above 0 with K, M or G or bytes"
             ),
             Self::Priority(text) => write!(f, "client priority {text:?} is neither 0 nor 1"),
+            Self::KernelTime(text) => write!(
+                f,
+                "limit of a kernel's time {text:?} is not a whole number above 0 with ms or s"
+            ),
         }
     }
 }
@@ -140,6 +147,41 @@ pub fn priority(text: &str) -> Result<u32, LimitError> {
     }
 }
 
+/// Reads how long a kernel may run: a whole number above 0 of milliseconds or seconds, as `500ms` or `30s`.
+///
+/// # Errors
+/// [`LimitError::KernelTime`]
+pub fn kernel_time(text: &str) -> Result<Duration, LimitError> {
+    let wrong = || LimitError::KernelTime(text.to_owned());
+    let plain = text.trim();
+    let digits = plain.bytes().take_while(u8::is_ascii_digit).count();
+    let (number, unit) = plain.split_at(digits);
+    let scale = match unit {
+        "ms" => 1,
+        "s" => 1000,
+        _ => return Err(wrong()),
+    };
+    let number = number.parse::<u64>().ok();
+    match number.and_then(|number| number.checked_mul(scale)) {
+        Some(millis) if (1..=MAX_KERNEL_MILLIS).contains(&millis) => {
+            Ok(Duration::from_millis(millis))
+        }
+        _ => Err(wrong()),
+    }
+}
+
+/// A hundred years, so that no sum of times is too large.
+const MAX_KERNEL_MILLIS: u64 = 100 * 366 * 24 * 3600 * 1000;
+
+/// How long a kernel may run, as [`kernel_time`] reads it.
+#[must_use]
+pub fn kernel_time_text(time: Duration) -> String {
+    match time.as_millis() {
+        millis if millis.is_multiple_of(1000) => format!("{}s", millis / 1000),
+        millis => format!("{millis}ms"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -219,5 +261,35 @@ mod tests {
         assert_eq!(priority("1"), Ok(1));
         assert!(priority("7").is_err());
         assert!(priority("").is_err());
+    }
+
+    #[test]
+    fn times_of_kernels_are_whole_above_0_and_written_as_they_are_read() {
+        for (text, millis) in [
+            ("500ms", 500),
+            ("30s", 30_000),
+            (" 1ms ", 1),
+            ("1500ms", 1500),
+        ] {
+            let time = Duration::from_millis(millis);
+            assert_eq!(kernel_time(text), Ok(time), "{text}");
+            assert_eq!(kernel_time_text(time), text.trim());
+        }
+        assert_eq!(kernel_time_text(Duration::from_millis(2000)), "2s");
+        for wrong in [
+            "",
+            "0s",
+            "0ms",
+            "30",
+            "1.5s",
+            "-1s",
+            "s",
+            "1 s",
+            "1m",
+            "none",
+            "99999999999999999s",
+        ] {
+            assert!(kernel_time(wrong).is_err(), "{wrong}");
+        }
     }
 }

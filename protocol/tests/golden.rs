@@ -52,6 +52,7 @@ fn client() -> ClientFields {
         partition: None,
         label: None,
         job: None,
+        kernel_time: Some("30s".into()),
     }
 }
 
@@ -196,6 +197,7 @@ fn packets() -> Vec<(&'static str, Packet)> {
                 percentage: Some("25".into()),
                 reserved: true,
                 device: Some(1),
+                kernel_time: Some("500ms".into()),
             }),
         ),
         ("group-gone", Packet::GroupGone { group: 3 }),
@@ -208,6 +210,7 @@ fn packets() -> Vec<(&'static str, Packet)> {
                 percentage: Some("33.3".into()),
                 reserved: Some(false),
                 priority: Some(1),
+                kernel_time: Some(30_000),
             }),
         ),
         (

@@ -27,6 +27,13 @@ pub enum ServerEvent {
         /// What happened, for the log.
         text: String,
     },
+    /// A kernel of the client runs for longer than it may, and the engine cannot end it.
+    Overran {
+        /// The session.
+        session: u64,
+        /// Which kernel, for the log.
+        text: String,
+    },
     /// A change of what a client may have was made, or was not.
     Changed {
         /// Which.

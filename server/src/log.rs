@@ -133,6 +133,7 @@ impl ClientLog {
             }
             Ending::Shutdown => "ended by the server's shutdown".into(),
             Ending::Terminated => "terminated by the operator".into(),
+            Ending::KernelTime => "ended, since its kernel ran for longer than it may".into(),
             Ending::Failed => format!("ended: {}", reason.unwrap_or("the server failed")),
         });
         let lost = |context| {

@@ -20,6 +20,7 @@ fn expected(wrong: Wrong) -> (&'static str, &'static str, bool) {
         // It is an error of a call, and no fault.
         Wrong::Client("out-of-memory") => ("told 2", "exact", false),
         Wrong::Terminated(_) => ("told 810", "exact", true),
+        Wrong::Limited(_) => ("told 702", "exact", true),
         Wrong::Killed(_) => ("killed", "exact", true),
         Wrong::Stopped | Wrong::Daemon => ("exact", "exact", false),
         // There is no standby: all clients of a server end with it.
@@ -65,6 +66,7 @@ fn a_fault_an_endless_kernel_and_a_kill_beside_each_neighbour() {
     let chosen = [
         "illegal address",
         "endless kernel, terminated",
+        "endless kernel, limited",
         "SIGKILL mid-copy",
     ];
     for (name, wrong) in WRONGS.iter().filter(|(name, _)| chosen.contains(name)) {

@@ -170,11 +170,13 @@ impl Connection {
     }
 
     /// Remembers that the session is over, and gives the error for it: MPS_CLIENT_TERMINATED when
-    /// the operator ended it, else MPS_RPC_FAILURE.
+    /// the operator ended it, LAUNCH_TIMEOUT when a kernel ran for longer than it may, else MPS_RPC_FAILURE.
     #[cold]
     fn lost(&self) -> CUresult {
         let code = match self.link.closed() {
-            Some(CUresult::ERROR_MPS_CLIENT_TERMINATED) => CUresult::ERROR_MPS_CLIENT_TERMINATED,
+            Some(
+                code @ (CUresult::ERROR_MPS_CLIENT_TERMINATED | CUresult::ERROR_LAUNCH_TIMEOUT),
+            ) => code,
             _ => CUresult::ERROR_MPS_RPC_FAILURE,
         };
         if !self.closed.swap(true, Ordering::Relaxed) {

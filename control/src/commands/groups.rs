@@ -8,8 +8,8 @@ use protocol::limits;
 use serde_json::{Value, json};
 
 use super::answer::{Answer, Caller};
-use super::limit_answers::{memory_line, refused_change};
-use super::limit_command::{ChangeError, put_sizes, sizes};
+use super::limit_answers::{kernel_millis, kernel_time_line, memory_line, refused_change};
+use super::limit_command::{ChangeError, kernel_time, put_sizes, sizes};
 use super::line::Arguments;
 use super::lookup::not_allowed;
 use super::partitions::partition_added;
@@ -85,6 +85,9 @@ fn add(daemon: &mut Daemon, name: &str, arguments: &Arguments<'_>) -> Answer {
             limits.percentage = Some(percentage);
         } else if limits.reserved {
             return Err(ChangeError::NothingReserved.into());
+        }
+        if let Some(text) = arguments.value("--kernel-time") {
+            limits.kernel_time = kernel_time(text).map_err(ChangeError::from)?;
         }
         let cgroup = match arguments.value("--cgroup") {
             None => None,
@@ -190,6 +193,7 @@ fn value(daemon: &Daemon, caller: Option<Caller>, number: u32, group: &Group) ->
         "cgroup": group.cgroup(),
         "percentage": group.limits.percentage.map(as_given),
         "reserved": group.limits.reserved,
+        "kernel_time": kernel_millis(group.limits.kernel_time),
         "memory": memory.collect::<Vec<_>>(),
         "clients": clients.collect::<Vec<_>>(),
     })
@@ -252,6 +256,7 @@ pub(super) fn group_details(daemon: &Daemon, number: u32, group: &Group) -> Answ
             }
         ),
     };
+    text.push_str(&kernel_time_line(group.limits.kernel_time));
     for (device, limit, used) in memory(daemon, group) {
         memory_line(&mut text, &device, limit, used);
     }

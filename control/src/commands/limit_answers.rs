@@ -4,7 +4,9 @@
 //! limits are changed.
 
 use std::fmt::Write;
+use std::time::Duration;
 
+use protocol::limits;
 use serde_json::{Value, json};
 
 use super::answer::Answer;
@@ -36,6 +38,20 @@ pub(super) fn memory_line(text: &mut String, device: &str, limit: Option<u64>, u
     json!({ "device": device, "limit": limit, "used": used, "over": over })
 }
 
+/// A line for how long a kernel may run, where that is limited.
+pub(super) fn kernel_time_line(limit: Option<Duration>) -> String {
+    match limit {
+        Some(limit) => format!("  a kernel: {} at most\n", limits::kernel_time_text(limit)),
+        None => String::new(),
+    }
+}
+
+/// The same in milliseconds, for JSON.
+pub(super) fn kernel_millis(limit: Option<Duration>) -> Value {
+    let millis = limit.and_then(|limit| u64::try_from(limit.as_millis()).ok());
+    json!(millis)
+}
+
 /// What a client has, after a change or when it was asked for.
 pub fn client_limits(daemon: &Daemon, id: ServerId, session: u64, used: &[u64]) -> Answer {
     let server = daemon.registry().servers.get(&id);
@@ -45,13 +61,14 @@ pub fn client_limits(daemon: &Daemon, id: ServerId, session: u64, used: &[u64]) 
     };
     let limits = &client.limits;
     let mut text = format!(
-        "Client {} ({}) of server {}\n  compute: {:.1} %{}, priority {}\n",
+        "Client {} ({}) of server {}\n  compute: {:.1} %{}, priority {}\n{}",
         client.pid,
         client.program,
         server.pid(),
         limits.percentage,
         if limits.reserved { ", reserved" } else { "" },
-        limits.priority
+        limits.priority,
+        kernel_time_line(limits.kernel_time)
     );
     let each = (0..).zip(used);
     let memory: Vec<Value> = each
@@ -74,6 +91,7 @@ pub fn client_limits(daemon: &Daemon, id: ServerId, session: u64, used: &[u64]) 
         "percentage": as_given(limits.percentage),
         "reserved": limits.reserved,
         "priority": limits.priority,
+        "kernel_time": kernel_millis(limits.kernel_time),
         "memory": memory,
         "group": group.map(|group| &group.name),
     });

@@ -3,6 +3,8 @@
 //! Reads its arguments; what then comes of a change `daemon::limit_changes` sees to. Called by the table of commands.
 //! Must not tell servers: the daemon does.
 
+use std::time::Duration;
+
 use protocol::control_messages::{self, ListedDevice};
 use protocol::limits;
 
@@ -76,6 +78,14 @@ pub(super) fn sizes(arguments: &Arguments<'_>) -> Result<Sizes, ChangeError> {
     Ok(sizes)
 }
 
+/// How long a kernel may run, or `none`.
+pub(super) fn kernel_time(text: &str) -> Result<Option<Duration>, limits::LimitError> {
+    match text {
+        "none" => Ok(None),
+        text => limits::kernel_time(text).map(Some),
+    }
+}
+
 /// Whether a line says that compute is reserved, or that it is not.
 fn reserved(arguments: &Arguments<'_>) -> Result<Option<bool>, ChangeError> {
     match (arguments.has("--reserved"), arguments.has("--no-reserved")) {
@@ -140,6 +150,9 @@ fn of_group(
             }
             None => {}
         }
+        if let Some(text) = arguments.value("--kernel-time") {
+            limits.kernel_time = kernel_time(text)?;
+        }
         limits.reserved = reserved(arguments)?.unwrap_or(limits.reserved);
         if limits.percentage.is_none() && limits.reserved {
             return Err(ChangeError::NothingReserved);
@@ -198,6 +211,12 @@ fn of_client(
         if let Some(text) = arguments.value("--priority") {
             now.priority = limits::priority(text)?;
             change.priority = Some(now.priority);
+        }
+        if let Some(text) = arguments.value("--kernel-time") {
+            now.kernel_time = kernel_time(text)?;
+            let millis = now.kernel_time.map(|time| time.as_millis());
+            let millis = millis.and_then(|millis| u64::try_from(millis).ok());
+            change.kernel_time = Some(millis.unwrap_or(u64::MAX));
         }
         change.reserved = reserved(arguments)?;
         now.reserved = change.reserved.unwrap_or(now.reserved);

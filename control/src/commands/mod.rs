@@ -204,6 +204,21 @@ pub const COMMANDS: &[Command] = &[
         ..PLAIN
     },
     Command {
+        name: "set_default_kernel_time_limit",
+        usage: "<time>|none",
+        what: "set how long a kernel of later servers' clients may run, as 500ms or 30s",
+        words: 1,
+        changes: true,
+        run: server_limits::set_default_kernel_time_limit,
+        ..PLAIN
+    },
+    Command {
+        name: "get_default_kernel_time_limit",
+        what: "show it",
+        run: server_limits::get_default_kernel_time_limit,
+        ..PLAIN
+    },
+    Command {
         name: "terminate_client",
         usage: "<server PID> <client PID>",
         what: "end a client's work and contexts; its process lives on and gets error 810",
@@ -224,10 +239,10 @@ pub const COMMANDS: &[Command] = &[
     Command {
         name: "group",
         usage: "list | show <name> | remove <name> | add <name> [--memory <device>=<size>,...] \
-                [--percentage <percentage>] [--reserved] [--cgroup <path>]",
+                [--percentage <percentage>] [--reserved] [--kernel-time <time>|none] [--cgroup <path>]",
         what: "groups of clients that share a budget of memory and a part of the compute",
         flags: &["--reserved"],
-        values: &["--memory", "--percentage", "--cgroup"],
+        values: &["--memory", "--percentage", "--kernel-time", "--cgroup"],
         words: 2,
         run: groups::group, // which says itself who may
         ..PLAIN
@@ -235,7 +250,8 @@ pub const COMMANDS: &[Command] = &[
     Command {
         name: "limit",
         usage: "show|set --client <PID>|--group <name> [--memory <device>=<size>|none,...] \
-                [--percentage <percentage>] [--reserved|--no-reserved] [--priority 0|1]",
+                [--percentage <percentage>] [--reserved|--no-reserved] [--priority 0|1] \
+                [--kernel-time <time>|none]",
         what: "show what a running client or a group may have, or change it at once",
         flags: &["--reserved", "--no-reserved"],
         values: &[
@@ -244,6 +260,7 @@ pub const COMMANDS: &[Command] = &[
             "--memory",
             "--percentage",
             "--priority",
+            "--kernel-time",
         ],
         words: 1,
         run: limit_command::limit, // as above

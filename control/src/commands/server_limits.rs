@@ -2,12 +2,15 @@
 //!
 //! Called by the table of commands. Must not know how a server enforces a limit.
 
+use std::time::Duration;
+
 use protocol::control_messages::ListedDevice;
 use protocol::limits;
 use serde_json::json;
 
 use super::answer::{Answer, Caller};
-use super::limit_command::ChangeError;
+use super::limit_answers::kernel_millis;
+use super::limit_command::{ChangeError, kernel_time};
 use super::line::Arguments;
 use super::lookup::{with_server, with_settings_of};
 use crate::daemon::Daemon;
@@ -198,4 +201,31 @@ pub(super) fn get_default_client_priority(
 ) -> Answer {
     let priority = daemon.default_priority();
     Answer::line(priority).with_value(json!({ "priority": priority }))
+}
+
+pub(super) fn set_default_kernel_time_limit(
+    daemon: &mut Daemon,
+    _: Caller,
+    arguments: &Arguments<'_>,
+) -> Answer {
+    match kernel_time(arguments.word(0).unwrap_or("")) {
+        Ok(limit) => {
+            daemon.change_defaults(|defaults, _| defaults.kernel_time = limit);
+            show_kernel_time(limit)
+        }
+        Err(error) => Answer::refusal(error),
+    }
+}
+
+pub(super) fn get_default_kernel_time_limit(
+    daemon: &mut Daemon,
+    _: Caller,
+    _: &Arguments<'_>,
+) -> Answer {
+    show_kernel_time(daemon.defaults().kernel_time)
+}
+
+fn show_kernel_time(limit: Option<Duration>) -> Answer {
+    let text = limit.map_or_else(|| "none".to_owned(), limits::kernel_time_text);
+    Answer::line(text).with_value(json!({ "kernel_time": kernel_millis(limit) }))
 }

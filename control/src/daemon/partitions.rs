@@ -64,6 +64,7 @@ impl Daemon {
                 limits: GroupLimits {
                     percentage: Some(percentage),
                     reserved: true,
+                    kernel_time: None,
                     ..GroupLimits::default()
                 },
                 usage,

@@ -235,6 +235,7 @@ impl Daemon {
                 "percentage": as_given(settings.percentage),
                 "memory": settings.memory,
                 "priority": self.default_priority,
+                "kernel_time": settings.kernel_time.map(limits::kernel_time_text),
                 "underlay": server.underlay.is_some(),
             }),
         );
@@ -403,5 +404,6 @@ const fn ending(how: Ending) -> &'static str {
         Ending::Shutdown => "server shut down",
         Ending::Failed => "server failed",
         Ending::Terminated => "terminated",
+        Ending::KernelTime => "kernel time",
     }
 }

@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use protocol::limits;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde_json::json;
 use transport::socket::SocketError;
@@ -222,6 +223,10 @@ impl Daemon {
             (
                 "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT",
                 (!memory.is_empty()).then(|| memory.join(",")),
+            ),
+            (
+                "OPENMPS_KERNEL_TIME_LIMIT",
+                self.defaults.kernel_time.map(limits::kernel_time_text),
             ),
             (
                 "CUDA_MPS_CLIENT_PRIORITY",

@@ -21,6 +21,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use cuda_abi::CUresult;
 use daemon_interface::group_usage::{GroupUsage, SLOTS};
 use protocol::control_messages::{self, Packet};
+use protocol::limits;
 use transport::socket::Listener;
 
 use crate::servers::registry::ServerId;
@@ -85,6 +86,7 @@ impl Group {
             memory: self.limits.memory_text(),
             percentage: self.limits.percentage.map(|part| part.to_string()),
             reserved: self.limits.reserved,
+            kernel_time: self.limits.kernel_time.map(limits::kernel_time_text),
             device: match &self.kind {
                 GroupKind::Named { .. } => None,
                 GroupKind::Partition(partition) => Some(partition.device),

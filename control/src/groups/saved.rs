@@ -9,6 +9,7 @@
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::path::Path;
+use std::time::Duration;
 
 use protocol::limits;
 use serde_json::{Value, json};
@@ -31,6 +32,8 @@ pub struct GroupLimits {
     pub percentage: Option<f32>,
     /// Whether that is kept free for them.
     pub reserved: bool,
+    /// How long a kernel of one of them may run.
+    pub kernel_time: Option<Duration>,
 }
 
 impl GroupLimits {
@@ -83,6 +86,7 @@ impl SavedGroup {
             "memory": self.limits.memory,
             "percentage": self.limits.percentage.map(as_given),
             "reserved": self.limits.reserved,
+            "kernel_time": self.limits.kernel_time.map(limits::kernel_time_text),
             "cgroup": self.cgroup,
             "servers": holders
                 .map(|holder| json!({
@@ -106,6 +110,11 @@ impl SavedGroup {
             Value::Null => None,
             other => Some(limits::percentage(&other.as_f64()?.to_string()).ok()?),
         };
+        // One that an earlier release kept has none.
+        let kernel_time = match &value["kernel_time"] {
+            Value::Null => None,
+            other => Some(limits::kernel_time(other.as_str()?).ok()?),
+        };
         let number = |value: &Value| value.as_u64()?.try_into().ok();
         let holders = value["servers"].as_array()?.iter().map(|holder| {
             Some(UsageHolder {
@@ -123,6 +132,7 @@ impl SavedGroup {
                 memory,
                 percentage,
                 reserved: value["reserved"].as_bool()?,
+                kernel_time,
             },
             cgroup: value["cgroup"].as_str().map(str::to_owned),
             holders: holders.collect::<Option<_>>()?,
@@ -210,6 +220,7 @@ mod tests {
                 memory: BTreeMap::from([("0".to_owned(), "2G".to_owned())]),
                 percentage: Some(33.3),
                 reserved: true,
+                kernel_time: Some(Duration::from_millis(1500)),
             },
             cgroup: Some("/a/b".into()),
             holders: vec![UsageHolder {
@@ -261,6 +272,7 @@ mod tests {
             "",
             &text.replace("2G", "much"),
             &text.replace("33.3", "133"),
+            &text.replace("1500ms", "1500"),
             &text.replace("a-1", "../x"),
             &text.replace("a-1", "c"),
         ] {

@@ -5,6 +5,7 @@
 //! Called by commands, by `admission` and where servers start. Must not know how a server enforces them.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use protocol::control_messages::{ClientFields, ListedDevice};
 use protocol::limits::{self, LimitError};
@@ -18,6 +19,8 @@ pub struct ServerLimits {
     pub percentage: f32,
     /// Pinned memory limits as they were set, by device as it was named.
     pub memory: BTreeMap<String, String>,
+    /// How long a kernel may run.
+    pub kernel_time: Option<Duration>,
 }
 
 impl Default for ServerLimits {
@@ -25,6 +28,7 @@ impl Default for ServerLimits {
         Self {
             percentage: 100.0,
             memory: BTreeMap::new(),
+            kernel_time: None,
         }
     }
 }
@@ -43,8 +47,12 @@ impl ServerLimits {
     pub fn from_environment(
         percentage: Option<&str>,
         memory: Option<&str>,
+        kernel_time: Option<&str>,
     ) -> Result<Self, LimitError> {
-        let mut settings = Self::default();
+        let mut settings = Self {
+            kernel_time: kernel_time.map(limits::kernel_time).transpose()?,
+            ..Self::default()
+        };
         if let Some(text) = percentage {
             settings.percentage = limits::percentage(text)?;
         }
@@ -101,7 +109,12 @@ impl ServerLimits {
             Some(text) => limits::priority(text)?,
             None => default_priority,
         };
+        let kernel_time = match client.kernel_time.as_deref().map(limits::kernel_time) {
+            Some(own) => Some(own?.min(self.kernel_time.unwrap_or(Duration::MAX))),
+            None => self.kernel_time,
+        };
         Ok(ClientFields {
+            kernel_time: kernel_time.map(limits::kernel_time_text),
             percentage: Some(percentage.to_string()),
             memory_limit: (!memory.is_empty()).then(|| memory.join(",")),
             priority: Some(priority.to_string()),
@@ -139,7 +152,14 @@ pub fn limits_of(fields: &ClientFields, devices: &[ListedDevice]) -> ClientLimit
         reserved: false,
         priority: priority_of(fields),
         memory,
+        kernel_time: kernel_time_of(fields),
     }
+}
+
+/// How long a kernel may run, by fields.
+fn kernel_time_of(fields: &ClientFields) -> Option<Duration> {
+    let text = fields.kernel_time.as_deref()?;
+    limits::kernel_time(text).ok()
 }
 
 /// The active thread percentage in fields.
@@ -174,7 +194,12 @@ pub enum SettingError {
 pub fn limits_in_environment() -> Result<(ServerLimits, u32), SettingError> {
     let percentage = text_variable("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE")?;
     let memory = text_variable("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT")?;
-    let settings = ServerLimits::from_environment(percentage.as_deref(), memory.as_deref())?;
+    let kernel_time = text_variable("OPENMPS_KERNEL_TIME_LIMIT")?;
+    let settings = ServerLimits::from_environment(
+        percentage.as_deref(),
+        memory.as_deref(),
+        kernel_time.as_deref(),
+    )?;
     let priority = match text_variable("CUDA_MPS_CLIENT_PRIORITY")? {
         Some(text) => limits::priority(&text)?,
         None => 0,
@@ -193,6 +218,8 @@ pub struct ClientLimits {
     pub priority: u32,
     /// Bytes of devices, by ordinal, where there is a limit.
     pub memory: BTreeMap<u32, u64>,
+    /// How long a kernel may run.
+    pub kernel_time: Option<Duration>,
 }
 
 #[cfg(test)]
@@ -224,6 +251,28 @@ mod tests {
     }
 
     #[test]
+    fn a_client_only_shortens_its_kernels() {
+        let asked = |server: Option<u64>, client: Option<&str>| {
+            let settings = ServerLimits {
+                kernel_time: server.map(Duration::from_secs),
+                ..ServerLimits::default()
+            };
+            let client = ClientFields {
+                kernel_time: client.map(str::to_owned),
+                ..ClientFields::default()
+            };
+            let fields = settings.limits_for_client(&client, 0);
+            fields.map(|fields| fields.kernel_time)
+        };
+        assert_eq!(asked(None, None), Ok(None));
+        assert_eq!(asked(Some(2), None), Ok(Some("2s".into())));
+        assert_eq!(asked(None, Some("500ms")), Ok(Some("500ms".into())));
+        assert_eq!(asked(Some(2), Some("500ms")), Ok(Some("500ms".into())));
+        assert_eq!(asked(Some(2), Some("5s")), Ok(Some("2s".into())));
+        assert!(asked(Some(2), Some("5")).is_err());
+    }
+
+    #[test]
     fn percentages_keep_their_digits() {
         assert_eq!(as_given(33.3), 33.3);
         assert_eq!(as_given(100.0), 100.0);
@@ -238,10 +287,13 @@ mod tests {
         }
         assert_eq!(settings.memory["0"], "512M");
         assert!(settings.set_memory("zero", "1G").is_err());
-        assert!(ServerLimits::from_environment(Some("0"), None).is_err());
-        assert!(ServerLimits::from_environment(None, Some("junk")).is_err());
-        let settings = ServerLimits::from_environment(Some("25"), Some("0=1G,1=512MB")).unwrap();
+        assert!(ServerLimits::from_environment(Some("0"), None, None).is_err());
+        assert!(ServerLimits::from_environment(None, Some("junk"), None).is_err());
+        assert!(ServerLimits::from_environment(None, None, Some("junk")).is_err());
+        let settings =
+            ServerLimits::from_environment(Some("25"), Some("0=1G,1=512MB"), Some("30s")).unwrap();
         assert_eq!(settings.percentage, 25.0);
         assert_eq!(settings.memory.len(), 2);
+        assert_eq!(settings.kernel_time, Some(Duration::from_secs(30)));
     }
 }

@@ -149,6 +149,22 @@ fn every_command_says_in_json_what_it_did_and_what_was_wrong() {
         try_it(&format!("{set} 0 none"), json!({}));
         try_it(&format!("{get} 0"), json!({ "device": "0", "limit": null }));
     }
+    try_it(
+        "set_default_kernel_time_limit 1500ms",
+        json!({ "kernel_time": 1500 }),
+    );
+    try_it(
+        "get_default_kernel_time_limit",
+        json!({ "kernel_time": 1500 }),
+    );
+    try_it(
+        "set_default_kernel_time_limit none",
+        json!({ "kernel_time": null }),
+    );
+    try_it(
+        "set_default_kernel_time_limit soon",
+        error("limit of a kernel's time \"soon\" is not a whole number above 0 with ms or s"),
+    );
     try_it("set_default_client_priority 1", json!({}));
     try_it("get_default_client_priority", json!({ "priority": 1 }));
     try_it(

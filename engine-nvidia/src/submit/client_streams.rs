@@ -5,9 +5,10 @@
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use engine::Observer;
+use protocol::limits;
 
 use crate::code::client_code::ClientCode;
 use crate::device::Device;
@@ -231,6 +232,29 @@ impl ClientStreams {
         }
     }
 
+    /// Says if a kernel of the client has run for longer than this.
+    fn report_overrun(&self, streams: &[Arc<Stream>], limit: Duration) {
+        if !self.is_open() {
+            return;
+        }
+        let mut overrun = streams
+            .iter()
+            .filter_map(|stream| Some((stream, stream.overrun(limit)?)));
+        let Some((stream, ran)) = overrun.next() else {
+            return;
+        };
+        self.observer.overran(&format!(
+            "kernel {} on device {} ({}) has run for {:.3} s, and its client's may run for {}. The driver cannot end it: \
+             the client is ended, and the kernel goes on until it ends by itself or the server does. No other client is \
+             affected but by what it takes of the device",
+            stream.running().unwrap_or_default(),
+            stream.device().ordinal(),
+            stream.device().facts().name,
+            ran.as_secs_f64(),
+            limits::kernel_time_text(limit),
+        ));
+    }
+
     /// Looks how far the streams have come, reports it, and gives the driver what waits. `scratch` is
     /// empty, and stays so.
     pub(crate) fn poll(&self, scratch: &mut Vec<Arc<Stream>>) -> Polled {
@@ -244,6 +268,9 @@ impl ClientStreams {
             .any(|stream| stream.device().check().is_err())
         {
             self.report_faults(scratch);
+        }
+        if let Some(limit) = self.observer.kernel_time_limit() {
+            self.report_overrun(scratch, limit);
         }
         scratch.retain(|stream| {
             let polled = stream.poll();

@@ -39,6 +39,8 @@ message! {
         pub label: Option<String>,
         /// What it belongs to: those of one job may open each other's memory. Travels in a Hello alone, as the label.
         pub job: Option<String>,
+        /// OPENMPS_KERNEL_TIME_LIMIT, as it stands in the environment.
+        pub kernel_time: Option<String>,
     }
 
     /// A client's first packet.
@@ -139,6 +141,8 @@ alternatives! {
         Failed = 6,
         /// The operator asked for it.
         Terminated = 7,
+        /// A kernel of it ran for longer than it may, and the device cannot end a kernel by itself.
+        KernelTime = 8,
     }
 }
 

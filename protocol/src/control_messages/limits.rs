@@ -40,6 +40,8 @@ message! {
         pub reserved: bool,
         /// The device that the percentage is for; `None` for all.
         pub device: Option<u32>,
+        /// How long a kernel of its clients may run, as OPENMPS_KERNEL_TIME_LIMIT is written.
+        pub kernel_time: Option<String>,
     }
 
     /// A change of what a client may have, at once. What is absent stays as it is.
@@ -57,6 +59,8 @@ message! {
         pub reserved: Option<bool>,
         /// CUDA_MPS_CLIENT_PRIORITY
         pub priority: Option<u32>,
+        /// Milliseconds that a kernel of it may run; `u64::MAX` is no limit.
+        pub kernel_time: Option<u64>,
     }
 }
 

@@ -3,6 +3,7 @@
 //! Called by admission before a client's session is made. Must not know memory, rings or sessions.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use cuda_abi::CUresult;
 use engine::{Engine, Share, Window};
@@ -29,6 +30,8 @@ pub(super) struct Limits {
     pub(super) reserved: Vec<bool>,
     /// Whether that is a static partition, within which percentages count for nothing.
     pub(super) partitioned: bool,
+    /// How long a kernel may run.
+    pub(super) kernel_time: Option<Duration>,
 }
 
 impl Limits {
@@ -46,11 +49,13 @@ impl Limits {
             Some(text) => limits::priority(text).map_err(|error| refuse(&error))?,
             None => 0,
         };
+        let kernel_time = fields.kernel_time.as_deref().map(limits::kernel_time);
         let text = fields.memory_limit.as_deref().unwrap_or("");
         Ok(Self {
             visible_percentages: vec![percentage; devices.len()],
             reserved: vec![false; devices.len()],
             partitioned: false,
+            kernel_time: kernel_time.transpose().map_err(|error| refuse(&error))?,
             share: Share {
                 percentage,
                 priority,

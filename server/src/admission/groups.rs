@@ -20,6 +20,8 @@ use protocol::control_messages;
 use protocol::device_facts::DeviceFacts;
 use protocol::limits;
 
+use crate::session::kernel_time::KernelTime;
+
 /// No limit.
 const UNLIMITED: u64 = u64::MAX;
 
@@ -42,6 +44,8 @@ pub struct Group {
     usage: GroupUsage,
     /// Bytes of each device.
     limits: Vec<AtomicU64>,
+    /// How long a kernel of its clients may run.
+    pub kernel_time: Arc<KernelTime>,
     compute: Mutex<Option<Compute>>,
     /// Why it takes no clients: what it was given cannot hold.
     wrong: Mutex<Option<LimitError>>,
@@ -235,6 +239,7 @@ impl Groups {
                 slot: packet.slot,
                 usage,
                 limits: each.map(|_| AtomicU64::new(0)).collect(),
+                kernel_time: Arc::default(),
                 compute: Mutex::default(),
                 wrong: Mutex::new(Some((
                     CUresult::ERROR_MPS_CONNECTION_FAILED,
@@ -310,7 +315,10 @@ impl Group {
             }),
             None => None,
         };
+        let kernel_time = packet.kernel_time.as_deref().map(limits::kernel_time);
+        let kernel_time = kernel_time.transpose().map_err(|error| refuse(&error))?;
         self.set_compute(engine, wanted, has_clients)?;
+        self.kernel_time.set(kernel_time);
         for (limit, bytes) in self.limits.iter().zip(memory) {
             limit.store(bytes, Ordering::Relaxed);
         }

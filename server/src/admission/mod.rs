@@ -32,6 +32,7 @@ use crate::memory::host_budget::HostMemoryBudget;
 use crate::memory::registered_files::RegisteredFiles;
 use crate::memory::server_budget::ServerMemoryBudget;
 use crate::memory::virtual_memory::VirtualMemory;
+use crate::session::kernel_time::ClientKernelTime;
 use crate::session::observer::{Cancellation, ClientObserver, ServerChannels};
 use crate::session::{Session, SessionParts};
 
@@ -158,6 +159,13 @@ pub fn admit(
             events: host.events.clone(),
             compute_modes: host.compute_modes.clone(),
         },
+        ClientKernelTime::new(
+            limits.kernel_time,
+            membership
+                .group
+                .as_ref()
+                .map(|group| group.kernel_time.clone()),
+        ),
     ));
     cancellation.set_observer(observer.clone());
     let held = host

@@ -131,6 +131,7 @@ impl Drop for CloseOnEnd<'_> {
     fn drop(&mut self) {
         self.0.close(match self.1.ending() {
             Some(Ending::Terminated) => CUresult::ERROR_MPS_CLIENT_TERMINATED,
+            Some(Ending::KernelTime) => CUresult::ERROR_LAUNCH_TIMEOUT,
             _ => CUresult::ERROR_MPS_RPC_FAILURE,
         });
     }

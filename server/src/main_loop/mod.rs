@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use cuda_abi::CUresult;
 use engine::Engine;
-use protocol::control_messages::Packet;
+use protocol::control_messages::{Ending, Packet};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::process::{PidfdFlags, getpid, pidfd_open};
@@ -271,6 +271,12 @@ impl MainLoop {
                 } => {
                     self.report_fault(session, code, &text);
                     self.check_engine();
+                }
+                ServerEvent::Overran { session, text } => {
+                    self.report_fault(session, CUresult::ERROR_LAUNCH_TIMEOUT, &text);
+                    if let Some(running) = self.running.get(&session) {
+                        running.cancellation.end(Ending::KernelTime);
+                    }
                 }
                 ServerEvent::Changed {
                     request,

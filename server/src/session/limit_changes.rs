@@ -3,6 +3,8 @@
 //!
 //! Called by the session's loop. Must not know who asked for them.
 
+use std::time::Duration;
+
 use cuda_abi::CUresult;
 use protocol::control_messages::Change;
 use protocol::limits;
@@ -47,6 +49,10 @@ impl Session {
                 .set_share(share)
                 .map_err(|code| (code, why(code)))?;
             self.share = share;
+        }
+        if let Some(millis) = change.kernel_time {
+            let limit = (millis != u64::MAX).then(|| Duration::from_millis(millis));
+            self.observer.kernel_time.set_own(limit);
         }
         for (device, bytes) in &change.memory {
             self.memory.set_limit(*device, *bytes);

@@ -38,6 +38,7 @@ mod event_loop;
 mod file_operations;
 mod freeing;
 mod image_operations;
+pub mod kernel_time;
 mod limit_changes;
 pub mod observer;
 mod page_operations;

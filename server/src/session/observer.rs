@@ -5,6 +5,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use cuda_abi::CUresult;
 use engine::{Engine, Observer, Span, Window, clock};
@@ -19,6 +20,7 @@ use crate::event_queue::{EventQueue, ServerEvent};
 use crate::log::ClientLog;
 use crate::memory::heap::ALIGNMENT;
 use crate::memory::mapped_file::WatchedFiles;
+use crate::session::kernel_time::ClientKernelTime;
 use crate::session::recording::Recording;
 use crate::stream_scheduler::completion::CompletionTracker;
 use crate::time_lines::TimeLine;
@@ -173,6 +175,10 @@ pub struct ClientObserver {
     faults: AtomicU32,
     /// What the module that is being loaded may take for its variables.
     variables: Mutex<VariableMemory>,
+    /// How long its kernels may run.
+    pub kernel_time: ClientKernelTime,
+    /// It was told that one has run for too long.
+    overran: AtomicBool,
 }
 
 /// Memory for the variables of a module.
@@ -202,6 +208,7 @@ impl ClientObserver {
         session: u64,
         name: ClientLog,
         channels: ServerChannels,
+        kernel_time: ClientKernelTime,
     ) -> Self {
         Self {
             publisher,
@@ -216,6 +223,8 @@ impl ClientObserver {
             dead: AtomicU32::new(0),
             faults: AtomicU32::new(0),
             variables: Mutex::new(VariableMemory::NOTHING),
+            kernel_time,
+            overran: AtomicBool::new(false),
         }
     }
 
@@ -416,6 +425,20 @@ impl Observer for ClientObserver {
         if earlier + 1 == MAX_FAULTS {
             self.name
                 .fault_line("further faults of this client are not reported");
+        }
+    }
+
+    fn kernel_time_limit(&self) -> Option<Duration> {
+        self.kernel_time.limit()
+    }
+
+    fn overran(&self, text: &str) {
+        if !self.overran.swap(true, Ordering::Relaxed) {
+            self.name.fault_line(text);
+            self.channels.events.push(ServerEvent::Overran {
+                session: self.session,
+                text: text.to_owned(),
+            });
         }
     }
 

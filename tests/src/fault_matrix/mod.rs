@@ -27,6 +27,8 @@ pub enum Wrong {
     Client(&'static str),
     /// `terminate_client` in the middle of it.
     Terminated(&'static str),
+    /// It is limited to a time that it takes longer than.
+    Limited(&'static str),
     /// SIGKILL in the middle of it.
     Killed(&'static str),
     /// A client that works is stopped, and goes on a while later.
@@ -50,6 +52,7 @@ pub const WRONGS: &[(&str, Wrong)] = &[
         "endless kernel, terminated",
         Wrong::Terminated("endless-kernel"),
     ),
+    ("endless kernel, limited", Wrong::Limited("endless-kernel")),
     ("SIGKILL mid-kernel", Wrong::Killed("endless-kernel")),
     ("SIGKILL mid-copy", Wrong::Killed("endless-copies")),
     ("SIGSTOP", Wrong::Stopped),
@@ -126,15 +129,7 @@ pub fn cell(
     for neighbour in &mut neighbours {
         assert_eq!(neighbour.next(), "running", "before anything was done");
     }
-    let mut culprit = match wrong {
-        Wrong::Client(what) | Wrong::Terminated(what) | Wrong::Killed(what) => {
-            scene.client(&["guilty", what])
-        }
-        Wrong::DiskFull => scene.client(&["guilty", "illegal-address"]),
-        Wrong::Stopped | Wrong::Server(_) | Wrong::Daemon => {
-            scene.client(&["neighbour", "kernels"])
-        }
-    };
+    let mut culprit = culprit(&scene, wrong);
     let (guilty, _) = take(&do_wrong(&scene, &mut culprit, wrong));
     std::thread::sleep(AFTERWARDS);
     let mut longest = Duration::ZERO;
@@ -163,6 +158,20 @@ pub fn cell(
     }
 }
 
+/// Starts the program that does the wrong, or that it befalls.
+fn culprit(scene: &Scene, wrong: Wrong) -> Client {
+    match wrong {
+        Wrong::Client(what) | Wrong::Terminated(what) | Wrong::Killed(what) => {
+            scene.client(&["guilty", what])
+        }
+        Wrong::Limited(what) => scene.limited_client(&["guilty", what]),
+        Wrong::DiskFull => scene.client(&["guilty", "illegal-address"]),
+        Wrong::Stopped | Wrong::Server(_) | Wrong::Daemon => {
+            scene.client(&["neighbour", "kernels"])
+        }
+    }
+}
+
 /// Has the program, or who is meant instead, do the wrong; the program's last word.
 fn do_wrong(scene: &Scene, culprit: &mut Client, wrong: Wrong) -> String {
     let started = culprit.next();
@@ -171,6 +180,13 @@ fn do_wrong(scene: &Scene, culprit: &mut Client, wrong: Wrong) -> String {
     }
     match wrong {
         Wrong::Client(_) | Wrong::DiskFull => {}
+        Wrong::Limited(_) => {
+            culprit.tell();
+            let middle = culprit.next();
+            if middle != "in the middle" {
+                return middle;
+            }
+        }
         Wrong::Terminated(_) | Wrong::Killed(_) => {
             culprit.tell();
             let middle = culprit.next();

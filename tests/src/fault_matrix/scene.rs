@@ -133,6 +133,15 @@ impl Scene {
 
     /// Starts the program as a client.
     pub(super) fn client(&self, words: &[&str]) -> Client {
+        self.client_in(&[], words)
+    }
+
+    /// Starts it as a client whose kernels may run for half a second.
+    pub(super) fn limited_client(&self, words: &[&str]) -> Client {
+        self.client_in(&[("OPENMPS_KERNEL_TIME_LIMIT", "500ms")], words)
+    }
+
+    fn client_in(&self, environment: &[(&str, &str)], words: &[&str]) -> Client {
         let mut command = match &self.sharing {
             Sharing::OpenMps { openmps, .. } => {
                 let mut command = Command::new(openmps);
@@ -144,6 +153,7 @@ impl Scene {
         set(&mut command, &self.sharing, self.folder.path());
         let mut child = command
             .args(words)
+            .envs(environment.iter().copied())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::scene::{Client, Scene, Sharing};
-use super::{NEIGHBOURS, WRONGS, Wrong, do_wrong, take};
+use super::{NEIGHBOURS, WRONGS, Wrong, culprit, do_wrong, take};
 use crate::daemon::{settled_threads_and_files, threads_and_files};
 
 /// What was seen.
@@ -54,11 +54,7 @@ pub fn soak(sharing: &Sharing, program: &Path, rounds: u32, seed: u64) -> Soak {
         random ^= random >> 7;
         random ^= random << 17;
         let wrong = wrongs[usize::try_from(random % wrongs.len() as u64).expect("an index")];
-        let words = match wrong {
-            Wrong::Client(what) | Wrong::Terminated(what) | Wrong::Killed(what) => ["guilty", what],
-            _ => ["neighbour", "kernels"],
-        };
-        let said = do_wrong(&scene, &mut scene.client(&words), wrong);
+        let said = do_wrong(&scene, &mut culprit(&scene, wrong), wrong);
         (wrong, take(&said).0)
     });
     let guilty = guilty.collect();

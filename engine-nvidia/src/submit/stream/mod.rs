@@ -25,7 +25,7 @@ mod timing;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use cuda_abi::CUresult;
 use cuda_abi::types::CUstream;
@@ -145,6 +145,28 @@ impl Stream {
             CompletionAction::KeepRun(run) => run.launches().first().and_then(Launch::kernel_name),
             _ => None,
         })
+    }
+
+    /// How long the kernel that the GPU is at has run, if that is longer than `limit`. Counted from when it came to the head
+    /// of the stream: that it waits for multiprocessors which others have does not show. Of several that are known to have
+    /// ended together one has run for too long when all of them have for as many times the limit.
+    pub(crate) fn overrun(&self, limit: Duration) -> Option<Duration> {
+        // Else somebody is issuing, or looking, and there will be another look.
+        let state = self.state.try_lock()?;
+        let ran = state.looked_at.elapsed();
+        let value = state.issued.front()?.fence_value;
+        if ran <= limit || has_reached(self.word.load(), value) {
+            return None;
+        }
+        let together = state.issued.iter();
+        let together = together.take_while(|issued| issued.fence_value == value);
+        let kernels = together.map(|issued| match &issued.after {
+            CompletionAction::Keep(_) => 1,
+            CompletionAction::KeepRun(run) => run.launches().len(),
+            _ => 0,
+        });
+        let kernels = u32::try_from(kernels.sum::<usize>()).unwrap_or(u32::MAX);
+        (kernels > 0 && ran > limit.saturating_mul(kernels)).then_some(ran)
     }
 
     /// Takes what its kernels have printed.

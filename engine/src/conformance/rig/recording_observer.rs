@@ -3,7 +3,7 @@
 //! Called by engines as an observer, read by the rig. Must not know what was asked.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex};
 use std::time::{Duration, Instant};
 
@@ -17,6 +17,8 @@ use crate::{CUresult, Observer, Span, Window};
 pub struct RecordingObserver {
     state: Mutex<ObserverRecord>,
     wants_each_span: AtomicBool,
+    /// Milliseconds that a kernel may run, or 0.
+    kernel_time: AtomicU64,
     changed: Condvar,
     /// Variables of modules are placed here, by counting up.
     variables: Window,
@@ -36,6 +38,7 @@ struct ObserverRecord {
     completed: HashMap<u32, Vec<Completion>>,
     times: HashMap<u32, u64>,
     faults: Vec<(u32, CUresult, String)>,
+    overruns: Vec<String>,
     spans: Vec<Span>,
     holds: Vec<(At, HoldReason, u64)>,
     slowed: u64,
@@ -50,6 +53,7 @@ impl RecordingObserver {
         Self {
             state: Mutex::default(),
             wants_each_span: AtomicBool::new(false),
+            kernel_time: AtomicU64::new(0),
             changed: Condvar::new(),
             variables,
             managed,
@@ -68,6 +72,17 @@ impl RecordingObserver {
     /// From now on it wants a span for each operation.
     pub fn want_each_span(&self) {
         self.wants_each_span.store(true, Ordering::Relaxed);
+    }
+
+    /// Sets how long a kernel may run, in whole milliseconds, or that it may run for ever.
+    pub fn limit_kernel_time(&self, limit: Option<Duration>) {
+        let millis = limit.map_or(0, |limit| limit.as_millis() as u64);
+        self.kernel_time.store(millis, Ordering::Relaxed);
+    }
+
+    /// What it was told of kernels that ran for too long and cannot be ended.
+    pub fn overruns(&self) -> Vec<String> {
+        lock(&self.state).overruns.clone()
     }
 
     /// The spans of which it was told.
@@ -173,6 +188,16 @@ impl Observer for RecordingObserver {
 
     fn output_ready(&self) {
         lock(&self.state).wrote += 1;
+    }
+
+    fn kernel_time_limit(&self) -> Option<Duration> {
+        let millis = self.kernel_time.load(Ordering::Relaxed);
+        (millis > 0).then(|| Duration::from_millis(millis))
+    }
+
+    fn overran(&self, text: &str) {
+        lock(&self.state).overruns.push(text.to_owned());
+        self.changed.notify_all();
     }
 
     fn fault(&self, context: u32, code: CUresult, text: &str) {
