@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use common::{Controls, Fake, poke};
 use cuda_abi::CUresult;
+use engine::Guilt;
 use engine::arena::GRANULE;
 use engine::conformance::rig::Guest;
 use protocol::operations::{CONTEXT_SLOTS, Copy, Space};
@@ -104,6 +105,8 @@ fn a_dead_device_is_told_to_all_and_takes_nobody() {
         std::thread::sleep(Duration::from_millis(1));
     }
     assert_eq!(guilty.observer.faults().len(), 1);
+    assert_eq!(guilty.observer.guilt(), [Guilt::Suspect]);
+    assert_eq!(other.observer.guilt(), [Guilt::Innocent; 2]);
     other.write(0, device, &[1]);
     assert_eq!(other.wait(0), Err(illegal));
     assert_eq!(other.stream_in(CONTEXT_SLOTS, 0), Err(illegal));

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
-use engine::{CUresult, Observer};
+use engine::{CUresult, Guilt, Observer};
 use protocol::limits;
 
 use crate::services::Services;
@@ -87,7 +87,7 @@ impl Context {
         }
         self.cancel.store(true, Ordering::Relaxed);
         let text = format!("{text}. No other client is affected.");
-        self.observer.fault(self.id, code, &text);
+        self.observer.fault(self.id, code, Guilt::Guilty, &text);
         code
     }
 

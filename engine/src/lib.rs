@@ -13,6 +13,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 pub use cuda_abi::CUresult;
+pub use protocol::control_messages::Guilt;
 pub use protocol::device_facts::DeviceFacts;
 
 pub use bound::{Bound, Charge};

@@ -8,7 +8,7 @@ use std::time::Duration;
 use cuda_abi::CUresult;
 use protocol::operations::{At, HoldReason};
 
-use crate::Window;
+use crate::{Guilt, Window};
 
 /// What a device did in a [`Span`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,9 +91,9 @@ pub trait Observer: Send + Sync + Debug {
     /// completion of what printed.
     fn output_ready(&self);
 
-    /// The client's context is dead: every later operation in it gives `code`. `text` says what
-    /// happened, for the log.
-    fn fault(&self, context: u32, code: CUresult, text: &str);
+    /// The client's context is dead: every later operation in it gives `code`. `guilt` says whether the client's own work is why,
+    /// and `text` what happened, for the log.
+    fn fault(&self, context: u32, code: CUresult, guilt: Guilt, text: &str);
 
     /// How long a kernel of the client may run, with what it launches, if that is limited. A context whose kernel runs for longer
     /// dies of CUDA_ERROR_LAUNCH_TIMEOUT, and the kernel ends; an engine that cannot end it says so

@@ -8,6 +8,7 @@
 //! * `allocations`: which container allocation has which group of the daemon's, across restarts;
 //! * `pods`: pods and nodes as the API writes them; `inspect`: who has how much, as a table;
 //! * `authority`: what kubelets before 1.26 need; `extender`: gpushare's, as the API server knows it;
+//!   `events`: faults of pods' programs, for the API server;
 //! * with the feature `kubernetes`, `plugin`: the conversation with the kubelet, `proto`: its messages, `kubelet`:
 //!   its connections.
 //!
@@ -16,6 +17,7 @@
 pub mod allocations;
 pub mod authority;
 pub mod container_settings;
+pub mod events;
 pub mod extender;
 pub mod inspect;
 #[cfg(feature = "kubernetes")]

@@ -9,9 +9,10 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use protocol::control_messages::{
-    Admit, Change, ClientFields, DeviceAccount, Ending, Group, Hello, ListedDevice, Membership,
-    PACKET_MAX, Packet, Purpose, RecordedClient, RecordedPart, TimeLineRequest, VERSION, Version,
-    View, ViewRequest, ViewedDevice, ViewedProcess, Welcome, fingerprint, view_packets,
+    Admit, Change, ClientFields, DeviceAccount, Ending, FaultCount, Group, Guilt, Hello,
+    ListedDevice, Membership, PACKET_MAX, Packet, Purpose, RecordedClient, RecordedPart,
+    TimeLineRequest, VERSION, Version, View, ViewRequest, ViewedDevice, ViewedProcess, Welcome,
+    fingerprint, view_packets,
 };
 use protocol::device_facts::DeviceFacts;
 
@@ -170,6 +171,7 @@ fn packets() -> Vec<(&'static str, Packet)> {
                 session: 6,
                 code: 700,
                 text: "wild store".into(),
+                guilt: Guilt::Suspect,
             },
         ),
         ("lost", Packet::Lost { code: 700 }),
@@ -379,6 +381,11 @@ fn view() -> View {
             pod: Some("7f1f".into()),
         }],
         time: 0x0102_0304_0506,
+        faults: vec![FaultCount {
+            code: 700,
+            guilt: Guilt::Suspect,
+            count: 3,
+        }],
     }
 }
 
@@ -414,6 +421,7 @@ fn a_view_of_many_processes_goes_in_packets_that_fit() {
     };
     let many = View {
         processes: vec![process; 1000],
+        faults: vec![view().faults[0]; 64],
         ..view()
     };
     let packets = view_packets(many.clone());

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use cuda_abi::CUresult;
 use parking_lot::Mutex;
-use protocol::control_messages::{DeviceAccount, Ending};
+use protocol::control_messages::{DeviceAccount, Ending, Guilt};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 
@@ -24,6 +24,8 @@ pub enum ServerEvent {
         session: u64,
         /// What it died of.
         code: CUresult,
+        /// Whose fault it is.
+        guilt: Guilt,
         /// What happened, for the log.
         text: String,
     },

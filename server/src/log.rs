@@ -8,7 +8,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use protocol::control_messages::{Admit, Ending};
+use protocol::control_messages::{Admit, Ending, Guilt};
 
 /// Takes lines of server.log.
 pub trait Log: Send + Sync + fmt::Debug {
@@ -110,14 +110,14 @@ impl ClientLog {
     }
 
     /// A context of the client is dead. Why, by whom, and who else has lost something is the engine's text.
-    pub fn faulted(&self, context: u32, code: u32, text: &str) {
+    pub fn faulted(&self, context: u32, code: u32, guilt: Guilt, text: &str) {
         let who = format!("{{PID: {}, Context: {context}}}", self.pid);
         self.log.line(
             false,
             &format!("Client {who} encountered a fatal GPU error."),
         );
         self.fault_line(format_args!(
-            "error {code} in context {context}, which is dead: {text}"
+            "error {code} in context {context}, which is dead ({guilt}): {text}"
         ));
     }
 
@@ -203,12 +203,12 @@ mod tests {
         assert!(about.len() > 10, "{about:?}");
         assert!(about.iter().all(|who| *who == (1000, Some("a".to_owned()))));
         assert!(lines.own.lock().unwrap().is_empty());
-        name.faulted(1, 700, "why");
+        name.faulted(1, 700, Guilt::Suspect, "why");
         name.fault_line("more");
         let own = lines.own.lock().unwrap().clone();
         assert_eq!(own.len(), 3);
         // Who else is affected is for the engine to say.
-        assert!(own[1].ends_with("which is dead: why"), "{own:?}");
+        assert!(own[1].ends_with("which is dead (suspect): why"), "{own:?}");
         assert!(lines.about.lock().unwrap().is_empty());
     }
 }

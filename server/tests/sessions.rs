@@ -5,7 +5,7 @@ mod rig;
 use std::time::{Duration, Instant};
 
 use cuda_abi::CUresult;
-use protocol::control_messages::{ClientFields, Ending, Packet};
+use protocol::control_messages::{ClientFields, Ending, Guilt, Packet};
 use protocol::operations::*;
 use rig::engine::{FAULTING, FakeEngine, INSTANT, KILLING};
 use rig::{Rig, until};
@@ -320,10 +320,12 @@ fn a_fault_is_its_own_clients_and_is_told() {
             session,
             code,
             text,
+            guilt,
         } = rig.hear()
         {
             assert_eq!((session, code), (guilty.session, 700));
             assert_eq!(text, "wrote to 0x10");
+            assert_eq!(guilt, Guilt::Guilty);
             break;
         }
     }

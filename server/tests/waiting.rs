@@ -236,7 +236,7 @@ fn a_value_that_can_never_come_ends_the_context() {
     }
     assert!(
         rig.log
-            .contain("error 702 in context 1, which is dead: a stream waited")
+            .contain("error 702 in context 1, which is dead (guilty): a stream waited")
     );
     assert!(
         rig.engine.gates().len() <= 2 * STREAMS.len(),

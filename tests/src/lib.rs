@@ -9,5 +9,6 @@ pub mod hostile;
 pub mod program;
 pub mod script;
 pub mod skipped;
+pub mod talker;
 pub mod terminal;
 pub mod watchdog;

@@ -2,10 +2,10 @@
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
-use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 
 use tests::daemon::{Daemon, eventually, succeed};
+use tests::talker::Talker;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_memories");
 
@@ -17,33 +17,6 @@ fn in_group(daemon: &Daemon, group: &str, arguments: &[&str]) -> Command {
         .args(arguments)
         .env("CUDA_MPS_PIPE_DIRECTORY", directory);
     command
-}
-
-struct Talker(Child, BufReader<std::process::ChildStdout>);
-
-impl Talker {
-    fn new(mut command: Command) -> Self {
-        let command = command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut child = command.spawn().unwrap();
-        let output = BufReader::new(child.stdout.take().unwrap());
-        Self(child, output)
-    }
-
-    fn hear(&mut self) -> String {
-        let mut line = String::new();
-        self.1.read_line(&mut line).unwrap();
-        line.trim().to_owned()
-    }
-
-    fn ask(&mut self, line: &str) -> String {
-        writeln!(self.0.stdin.as_mut().unwrap(), "{line}").unwrap();
-        self.hear()
-    }
-
-    fn end(mut self) {
-        self.0.kill().unwrap();
-        self.0.wait().unwrap();
-    }
 }
 
 /// Bytes of the device that a group has taken.
@@ -67,13 +40,13 @@ fn every_way_to_memory_obeys_a_groups_quota() {
 fn memory_that_outlives_its_owner_still_counts_for_the_group() {
     let daemon = Daemon::start();
     daemon.control_output(&["group", "add", "a", "--memory", "0=64M"]);
-    let mut owner = Talker::new(in_group(&daemon, "a", &["offer"]));
+    let mut owner = Talker::start(&mut in_group(&daemon, "a", &["offer"]));
     let offered = owner.hear();
     owner.hear();
-    let mut user = Talker::new(in_group(&daemon, "a", &["use"]));
+    let mut user = Talker::start(&mut in_group(&daemon, "a", &["use"]));
     assert_eq!(user.ask(&offered), "open");
     let both = used(&daemon, "a");
-    owner.end();
+    owner.kill();
     eventually("the owner is gone", || daemon.clients().len() == 1);
     let left = used(&daemon, "a");
     assert!(
@@ -82,7 +55,7 @@ fn memory_that_outlives_its_owner_still_counts_for_the_group() {
     );
     assert_eq!(user.ask("close"), "closed");
     eventually("it is back", || used(&daemon, "a") < left);
-    user.end();
+    user.kill();
     eventually("all of it is back", || used(&daemon, "a") == 0);
 }
 
@@ -91,7 +64,7 @@ fn a_running_programs_share_changes_at_once() {
     let daemon = Daemon::start();
     let mut program = daemon.command(PROGRAM);
     program.args(["offer"]);
-    let mut program = Talker::new(program);
+    let mut program = Talker::start(&mut program);
     program.hear();
     program.hear();
     let client = daemon.clients()[0].to_string();
@@ -106,7 +79,7 @@ fn a_running_programs_share_changes_at_once() {
     daemon.control_output(&["group", "add", "a", "--percentage", "50", "--reserved"]);
     let refused = daemon.control(&["group", "add", "b", "--percentage", "60", "--reserved"]);
     assert!(!refused.status.success(), "more than there is");
-    program.end();
+    program.kill();
 }
 
 #[test]
@@ -154,7 +127,7 @@ fn compute_modes_are_kept_to() {
     let first = Daemon::start_as(&["--compute-mode=EXCLUSIVE_PROCESS"], &environment);
     let mut holder = first.command(PROGRAM);
     holder.args(["offer"]);
-    let mut holder = Talker::new(holder);
+    let mut holder = Talker::start(&mut holder);
     holder.hear();
     holder.hear();
     assert!(free(&first).0, "the same server's next client");
@@ -162,7 +135,7 @@ fn compute_modes_are_kept_to() {
     let second = Daemon::start_with(&environment);
     let (served, text) = free(&second);
     assert!(!served && text.contains("46"), "{text}");
-    holder.end();
+    holder.kill();
     drop(first);
     let (served, text) = free(&second);
     assert!(served, "everybody's again: {text}");

@@ -2,12 +2,13 @@
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader};
 use std::os::fd::{AsFd, OwnedFd};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use tests::daemon::{Daemon, eventually, settled_threads_and_files, succeed, threads_and_files};
+use tests::talker::Talker;
 use transport::socket::Listener;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_memories");
@@ -18,52 +19,15 @@ fn command(daemon: &Daemon, arguments: &[&str]) -> Command {
     command
 }
 
-/// A client with which the test speaks.
-struct Talker {
-    child: Child,
-    input: ChildStdin,
-    output: BufReader<ChildStdout>,
+/// A client at its task, with which the test speaks.
+fn client(daemon: &Daemon, task: &str) -> Talker {
+    Talker::start(&mut command(daemon, &[task]))
 }
 
-impl Talker {
-    fn new(daemon: &Daemon, task: &str) -> Self {
-        let mut child = command(daemon, &[task])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        Self {
-            input: child.stdin.take().unwrap(),
-            output: BufReader::new(child.stdout.take().unwrap()),
-            child,
-        }
-    }
-
-    fn say(&mut self, line: &str) {
-        writeln!(self.input, "{line}").unwrap();
-        self.input.flush().unwrap();
-    }
-
-    fn hear(&mut self) -> String {
-        let mut line = String::new();
-        self.output.read_line(&mut line).unwrap();
-        line.trim().to_owned()
-    }
-
-    fn ask(&mut self, line: &str) -> String {
-        self.say(line);
-        self.hear()
-    }
-
-    fn kill(mut self) {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
-    }
-
-    fn end(mut self) {
-        assert_eq!(self.ask("end"), "ok");
-        assert!(self.child.wait().unwrap().success());
-    }
+/// Has a client end in good order.
+fn end(mut client: Talker) {
+    assert_eq!(client.ask("end"), "ok");
+    assert!(client.wait().success());
 }
 
 fn free_memory(daemon: &Daemon) -> String {
@@ -125,7 +89,7 @@ fn registered_memory_is_the_programs_before_during_and_after() {
 #[test]
 fn a_registered_file_that_is_cut_short_fails_its_client_alone() {
     let daemon = Daemon::start();
-    let mut neighbour = Talker::new(&daemon, "offer");
+    let mut neighbour = client(&daemon, "offer");
     let offered = neighbour.hear();
     neighbour.hear();
     let server = daemon.server();
@@ -133,7 +97,7 @@ fn a_registered_file_that_is_cut_short_fails_its_client_alone() {
         assert_eq!(succeed(&mut command(&daemon, &["torn"])), "ok\n");
     }
     assert_eq!(succeed(&mut command(&daemon, &["registered"])), "ok\n");
-    let mut user = Talker::new(&daemon, "use");
+    let mut user = client(&daemon, "use");
     assert_eq!(user.ask(&offered), "open");
     assert_eq!(neighbour.ask("write"), "written");
     assert_eq!(user.ask("read"), "right");
@@ -156,18 +120,8 @@ fn clients_killed_with_memory_of_any_kind_leave_nothing() {
         "exported",
     ] {
         for moment in 0..6 {
-            let mut victim = command(&daemon, &["hold", kind])
-                .stdin(Stdio::null())
-                .stdout(Stdio::piped())
-                .spawn()
-                .unwrap();
-            let mut line = String::new();
-            let output = victim.stdout.as_mut().unwrap();
-            BufReader::new(output).read_line(&mut line).unwrap();
-            assert_eq!(line, "holding\n", "{kind}");
-            std::thread::sleep(Duration::from_millis(moment * 7));
-            victim.kill().unwrap();
-            victim.wait().unwrap();
+            let victim = Talker::start(&mut command(&daemon, &["hold", kind]));
+            victim.kill_after("holding", Duration::from_millis(moment * 7));
         }
         eventually("all clients are gone", || daemon.clients().is_empty());
         eventually("no thread and no file is left", || {
@@ -201,19 +155,10 @@ fn found_in(daemon: &Daemon, descriptor: &OwnedFd) -> String {
 fn exporter(daemon: &Daemon, limit: &str) -> (Talker, OwnedFd) {
     let path = daemon.pipe().join("exported");
     let listener = Listener::bind(&path).unwrap();
-    let mut child = command(daemon, &["export", path.to_str().unwrap()])
-        .env("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", limit)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let mut exporter = command(daemon, &["export", path.to_str().unwrap()]);
+    let mut talker = Talker::start(exporter.env("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", limit));
     let (_, mut descriptors) = listener.accept().unwrap().receive().unwrap();
     std::fs::remove_file(&path).unwrap();
-    let mut talker = Talker {
-        input: child.stdin.take().unwrap(),
-        output: BufReader::new(child.stdout.take().unwrap()),
-        child,
-    };
     assert_eq!(talker.hear(), "exported");
     (talker, descriptors.pop().unwrap())
 }
@@ -265,10 +210,10 @@ fn a_block_lives_until_the_last_who_uses_it_is_gone() {
     let free = free_memory(&daemon);
     let server = daemon.server();
     for killed in [false, true] {
-        let mut owner = Talker::new(&daemon, "offer");
+        let mut owner = client(&daemon, "offer");
         let offered = owner.hear();
         owner.hear();
-        let mut user = Talker::new(&daemon, "use");
+        let mut user = client(&daemon, "use");
         assert_eq!(user.ask(&offered), "open");
         assert_eq!(owner.ask("write"), "written");
         assert_eq!(user.ask("read"), "right");
@@ -282,8 +227,8 @@ fn a_block_lives_until_the_last_who_uses_it_is_gone() {
             eventually("the block is the owner's to use again", || {
                 owner.ask("memory") != held
             });
-            owner.end();
-            user.end();
+            end(owner);
+            end(user);
             continue;
         }
         eventually("the owner is gone", || daemon.clients().len() == 1);
@@ -293,11 +238,11 @@ fn a_block_lives_until_the_last_who_uses_it_is_gone() {
             "the owner's death changes nothing"
         );
         // Nobody finds it any more.
-        let mut late = Talker::new(&daemon, "use");
+        let mut late = client(&daemon, "use");
         assert!(late.ask(&offered).starts_with("error"));
-        late.child.wait().unwrap();
+        late.wait();
         assert_eq!(user.ask("close"), "closed");
-        user.end();
+        end(user);
     }
     eventually("all clients are gone", || daemon.clients().is_empty());
     assert_eq!(free_memory(&daemon), free);
@@ -308,22 +253,22 @@ fn a_block_lives_until_the_last_who_uses_it_is_gone() {
 fn one_who_uses_a_block_reaches_nothing_else() {
     let daemon = Daemon::start();
     let free = free_memory(&daemon);
-    let mut owner = Talker::new(&daemon, "offer");
+    let mut owner = client(&daemon, "offer");
     let offered = owner.hear();
     owner.hear();
-    let mut user = Talker::new(&daemon, "use");
+    let mut user = client(&daemon, "use");
     assert_eq!(user.ask(&offered), "open");
     assert_eq!(user.ask("wild"), "error 700", "the block's neighbour");
-    user.child.wait().unwrap();
+    user.wait();
     // Killed while it has the block open, a user gives it back.
-    let mut user = Talker::new(&daemon, "use");
+    let mut user = client(&daemon, "use");
     assert_eq!(user.ask(&offered), "open");
     let before = owner.ask("memory");
     user.kill();
     assert_eq!(owner.ask("write"), "written", "the owner noticed nothing");
     let after = owner.ask("free");
     assert_ne!(before, after, "it is the owner's to free");
-    owner.end();
+    end(owner);
     eventually("all clients are gone", || daemon.clients().is_empty());
     assert_eq!(free_memory(&daemon), free);
 }

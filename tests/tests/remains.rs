@@ -2,11 +2,10 @@
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
-use std::io::{BufRead, BufReader};
-use std::process::Stdio;
 use std::time::Duration;
 
 use tests::daemon::{Daemon, eventually, succeed};
+use tests::talker::Talker;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_remains");
 
@@ -15,20 +14,8 @@ fn nothing_of_a_killed_client_is_found_in_any_kind_of_memory() {
     // So small that the next client gets the memory of the one before.
     let daemon = Daemon::start_with(&[("OPENMPS_SOFT_MEMORY", "256M")]);
     for moment in 0..6 {
-        let mut victim = daemon
-            .command(PROGRAM)
-            .arg("fill")
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut line = String::new();
-        let output = victim.stdout.as_mut().unwrap();
-        BufReader::new(output).read_line(&mut line).unwrap();
-        assert_eq!(line, "filled\n");
-        std::thread::sleep(Duration::from_millis(moment * 5));
-        victim.kill().unwrap();
-        victim.wait().unwrap();
+        let victim = Talker::start(daemon.command(PROGRAM).arg("fill"));
+        victim.kill_after("filled", Duration::from_millis(moment * 5));
         eventually("it is gone", || daemon.clients().is_empty());
         let found = succeed(daemon.command(PROGRAM).arg("look"));
         for kind in [

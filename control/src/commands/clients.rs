@@ -11,6 +11,7 @@ use super::answer::{Answer, Awaited, Caller};
 use super::line::Arguments;
 use super::lookup::server;
 use crate::daemon::Daemon;
+use crate::servers::faults::Fault;
 
 pub(super) fn get_client_list(
     daemon: &mut Daemon,
@@ -60,36 +61,44 @@ pub(super) fn ps(daemon: &mut Daemon, caller: Caller, arguments: &Arguments<'_>)
         // Exits 0: nothing is wrong where nobody has come yet.
         return Answer::line("Server not found").with_value(json!([]));
     }
-    // A column more than NVIDIA's, where there is something to be in it.
-    let labelled = servers
-        .iter()
-        .flat_map(|(id, _)| daemon.clients_seen_by(caller, **id))
-        .any(|client| client.label.is_some());
-    let row = |text: &mut String, fields: [&str; 6], label: &str| {
+    // Columns more than NVIDIA's, where there is something to be in them.
+    let shown = || {
+        let each = servers.iter();
+        each.flat_map(|(id, _)| daemon.clients_seen_by(caller, **id))
+    };
+    let labelled = shown().any(|client| client.label.is_some());
+    let faulted = shown().any(|client| client.fault.is_some());
+    let row = |text: &mut String, fields: [&str; 6], label: &str, fault: &str| {
         let [pid, id, server, device, namespace, command] = fields;
-        let label = match labelled {
-            true => format!(" {label:<15}"),
-            false => String::new(),
-        };
-        let _ = writeln!(
+        let _ = write!(
             text,
-            "{pid:<10}{id:<10}{server:<15}{device:<26}{namespace:<15}{command:<15}{label}"
+            "{pid:<10}{id:<10}{server:<15}{device:<26}{namespace:<15}{command:<15}"
         );
+        if labelled {
+            let _ = write!(text, " {label:<15}");
+        }
+        if faulted {
+            let _ = write!(text, " {fault:<15}");
+        }
+        text.push('\n');
     };
     let mut text = String::new();
     let mut list = Vec::new();
-    for (id, server) in servers {
-        if only.is_some_and(|only| only != *id) {
+    for (id, server) in &servers {
+        if only.is_some_and(|only| only != **id) {
             continue;
         }
-        for client in daemon.clients_seen_by(caller, *id) {
+        for client in daemon.clients_seen_by(caller, **id) {
             if text.is_empty() {
                 row(
                     &mut text,
                     ["PID", "ID", "SERVER", "DEVICE", "NAMESPACE", "COMMAND"],
                     "LABEL",
+                    "FAULT",
                 );
             }
+            let fault = client.fault.as_ref();
+            let word = fault.map(|fault| format!("{} {}", fault.guilt, fault.code));
             for device in &server.devices {
                 row(
                     &mut text,
@@ -102,6 +111,7 @@ pub(super) fn ps(daemon: &mut Daemon, caller: Caller, arguments: &Arguments<'_>)
                         &client.program,
                     ],
                     client.label.as_deref().unwrap_or("-"),
+                    word.as_deref().unwrap_or("-"),
                 );
                 list.push(json!({
                     "pid": client.pid,
@@ -112,6 +122,7 @@ pub(super) fn ps(daemon: &mut Daemon, caller: Caller, arguments: &Arguments<'_>)
                     "namespace": client.namespace,
                     "command": client.program,
                     "label": client.label,
+                    "fault": fault.map(Fault::value),
                 }));
             }
         }

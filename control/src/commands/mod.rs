@@ -11,6 +11,7 @@
 mod answer;
 mod clients;
 mod devices;
+mod faults;
 mod groups;
 mod label;
 mod limit_answers;
@@ -225,6 +226,13 @@ pub const COMMANDS: &[Command] = &[
         words: 2,
         changes: true,
         run: clients::terminate_client,
+        ..PLAIN
+    },
+    Command {
+        name: "faults",
+        what: "show the last faults of clients: who had them, when, and whose they were",
+        quiet: true,
+        run: faults::faults,
         ..PLAIN
     },
     Command {

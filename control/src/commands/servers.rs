@@ -8,8 +8,9 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::answer::{Answer, Awaited, Caller};
+use super::faults;
 use super::line::Arguments;
-use super::lookup::{server, with_server};
+use super::lookup::{server, server_not_found};
 use crate::daemon::Daemon;
 use crate::servers::registry::State;
 
@@ -112,12 +113,24 @@ pub(super) fn get_server_status(
     caller: Caller,
     arguments: &Arguments<'_>,
 ) -> Answer {
-    with_server(daemon, caller, arguments.word(0), |server| {
-        let status = status(server.state);
-        let underlay = server.underlay.is_some();
-        let value = json!({ "pid": server.pid(), "status": status, "underlay": underlay });
-        Answer::line(status).with_value(value)
-    })
+    let id = match server(daemon, caller, arguments.word(0)) {
+        Ok(id) => id,
+        Err(refusal) => return refusal,
+    };
+    let Some(server) = daemon.registry().servers.get(&id) else {
+        return server_not_found(arguments.word(0).unwrap_or("0"));
+    };
+    let status = status(server.state);
+    // Of its clients, those that have gone too, the last that had one.
+    let mut faults = daemon.faults_seen_by(caller).rev();
+    let fault = faults.find(|one| one.server == server.pid());
+    let value = json!({
+        "pid": server.pid(),
+        "status": status,
+        "underlay": server.underlay.is_some(),
+        "fault": fault.map(faults::value),
+    });
+    Answer::line(status).with_value(value)
 }
 
 pub(super) fn underlay(daemon: &mut Daemon, caller: Caller, _: &Arguments<'_>) -> Answer {

@@ -258,6 +258,7 @@ impl Daemon {
             group: waiting.group,
             partition: waiting.partition,
             limits: limits_of(&waiting.fields, &self.registry.servers.get(&id)?.devices),
+            fault: None,
         };
         self.forget_who_stopped_recording();
         let time_line = self.recorder_of(&client);

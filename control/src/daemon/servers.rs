@@ -6,6 +6,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 use std::time::{Duration, Instant};
 
+use jiff::Timestamp;
 use protocol::control_messages::{Ending, Packet};
 use protocol::limits;
 use serde_json::json;
@@ -15,6 +16,7 @@ use super::Daemon;
 use crate::commands::Awaited;
 use crate::log::Role;
 use crate::log::events::{of_client, of_server};
+use crate::servers::faults::Fault;
 use crate::servers::limits::{as_given, device_named};
 use crate::servers::placement::ServerKey;
 use crate::servers::registry::{ServerId, State};
@@ -169,15 +171,24 @@ impl Daemon {
                 session,
                 code,
                 text,
+                guilt,
             } => {
                 if let Some(client) = server.clients.get(&session) {
                     let line = format!(
-                        "Client {} ({}) of server {pid} faulted with error {code}: {text}",
+                        "Client {} ({}) of server {pid} faulted with error {code}, {guilt}: {text}",
                         client.pid, client.program
                     );
                     let about = of_client(server, client);
                     self.log(&line);
-                    self.event("client.fault", about, json!({ "code": code, "why": text }));
+                    let fault = Fault {
+                        time: Timestamp::now(),
+                        code,
+                        guilt,
+                        text,
+                    };
+                    self.registry.add_fault(id, session, &fault);
+                    let what = json!({ "code": code, "guilt": guilt.word(), "why": fault.text });
+                    self.event("client.fault", about, what);
                 }
             }
             Packet::Lost { code } => {

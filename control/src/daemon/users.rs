@@ -14,6 +14,7 @@ use transport::socket::overflow_uid;
 use super::Daemon;
 use crate::commands::Caller;
 use crate::log::events::of_client;
+use crate::servers::faults::ClientFault;
 use crate::servers::placement::{Isolation, ServerKey};
 use crate::servers::registry::{Client, QueuedClient, ServerId, State};
 
@@ -50,10 +51,23 @@ impl Daemon {
     /// Whether a client is for a caller to see: one's own user's, or one's own group's for whoever
     /// came through its socket, or any for whoever may change things.
     pub(crate) fn sees_client(&self, caller: Caller, client: &Client) -> bool {
+        self.sees(caller, client.uid, client.group)
+    }
+
+    /// The last faults of clients that are, or were, for a caller to see.
+    pub(crate) fn faults_seen_by(
+        &self,
+        caller: Caller,
+    ) -> impl DoubleEndedIterator<Item = &ClientFault> {
+        let all = self.registry.faults.last();
+        all.filter(move |one| self.sees(caller, one.uid, one.group))
+    }
+
+    fn sees(&self, caller: Caller, uid: u32, group: Option<u32>) -> bool {
         match caller.group {
-            Some(group) => client.group == Some(group),
+            Some(of) => group == Some(of),
             None => {
-                let own = client.uid == caller.uid && caller.uid != overflow_uid();
+                let own = uid == caller.uid && caller.uid != overflow_uid();
                 self.may_change(caller) || own
             }
         }

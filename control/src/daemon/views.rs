@@ -207,6 +207,10 @@ impl Daemon {
             });
         }
         view.processes = self.processes(counting, devices.len());
+        let asker = &counting.asker;
+        if asker.request.all && self.may_change(asker.caller) {
+            view.faults = self.registry.faults.counts();
+        }
         Ok(view)
     }
 

@@ -12,6 +12,7 @@ use protocol::control_messages::{ClientFields, DeviceAccount, Hello, ListedDevic
 use transport::socket::{Connection, Peer};
 
 use crate::container::Container;
+use crate::servers::faults::{Fault, Faults};
 use crate::servers::limits::{ClientLimits, ServerLimits, priority_of};
 use crate::servers::placement::{Companion, ServerKey};
 
@@ -112,6 +113,8 @@ pub struct Client {
     pub partition: Option<u32>,
     /// What it may have.
     pub limits: ClientLimits,
+    /// The last fault of a context of its.
+    pub fault: Option<Fault>,
 }
 
 /// A server.
@@ -210,9 +213,24 @@ pub struct Registry {
     pub servers: BTreeMap<ServerId, Server>,
     /// By device, what clients had that have left.
     pub departed: Vec<DeviceAccount>,
+    /// What of clients has faulted.
+    pub faults: Faults,
 }
 
 impl Registry {
+    /// A server has told of a fault of a client's.
+    pub fn add_fault(&mut self, id: ServerId, session: u64, fault: &Fault) {
+        let Some(server) = self.servers.get_mut(&id) else {
+            return;
+        };
+        if let Some(client) = server.clients.get_mut(&session) {
+            client.fault = Some(fault.clone());
+        }
+        if let Some(client) = server.clients.get(&session) {
+            self.faults.add(server, session, client, fault.clone());
+        }
+    }
+
     /// Adds what a client had that has left.
     pub fn add_usage_of_departed(&mut self, accounts: &[DeviceAccount]) {
         // A server says so, which is no more trusted than its user.

@@ -187,7 +187,7 @@ fn every_command_says_in_json_what_it_did_and_what_was_wrong() {
     );
     try_it(
         &format!("get_server_status {s}"),
-        json!({ "pid": s, "status": "ACTIVE", "underlay": false }),
+        json!({ "pid": s, "status": "ACTIVE", "underlay": false, "fault": null }),
     );
     let listed = json!({ "pid": c, "id": 1, "uid": us, "command": "lim" });
     try_it(&format!("get_client_list {s}"), json!([listed]));
@@ -274,6 +274,7 @@ fn every_command_says_in_json_what_it_did_and_what_was_wrong() {
         "upgrade",
         error("static partitions (-S) are not handed on; nothing was changed"),
     );
+    try_it("faults", json!([]));
     try_it("ping", json!({ "message": "The daemon runs" }));
     try_it("help x", error("Unknown command \"x\""));
     assert_eq!(json(&rig, "help quit")["name"], "quit");

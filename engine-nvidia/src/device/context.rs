@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use cuda_abi::CUresult;
 use cuda_abi::types::{CUcontext, CUstream};
-use engine::Observer;
+use engine::{Guilt, Observer};
 use protocol::operations::CONTEXT_GREEN;
 
 use crate::device::Device;
@@ -216,10 +216,15 @@ impl Context {
     }
 
     /// Tells the client, once, that its device has died. `running` are the kernels that it had on it.
-    pub(crate) fn fault(&self, code: CUresult, running: &str) {
+    pub(crate) fn fault(&self, code: CUresult, running: &[String]) {
         if self.fault.load(Ordering::Acquire) != 0 {
             return;
         }
+        // The driver does not say whose it was.
+        let (guilt, running) = match running {
+            [] => (Guilt::Innocent, "none".to_owned()),
+            names => (Guilt::Suspect, names.join(", ")),
+        };
         let text = format!(
             "device {} ({}) died: {code}; every client of this server on it has lost its context; \
              this client's kernels at the time: {running}; {}",
@@ -231,7 +236,7 @@ impl Context {
             .fault
             .compare_exchange(0, code.0, Ordering::AcqRel, Ordering::Acquire);
         if first.is_ok() {
-            self.observer.fault(self.id, code, &text);
+            self.observer.fault(self.id, code, guilt, &text);
         }
     }
 }

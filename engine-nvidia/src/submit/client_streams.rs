@@ -224,10 +224,6 @@ impl ClientStreams {
                 .filter_map(|stream| stream.running())
                 .take(MOST_NAMED)
                 .collect();
-            let running = match &running[..] {
-                [] => "none".to_owned(),
-                names => names.join(", "),
-            };
             context.fault(code, &running);
         }
     }

@@ -10,6 +10,7 @@
  *   LOCAL        bytes of a thread's local memory of a kernel that is called deep;
  *   THREADS      that a multiprocessor can have, more than a thousand unless it says so;
  *   SPINNING     1 if kernels spin from the beginning;
+ *   DEATH        a file: once it is there, the device is dead of 700;
  *   TOTAL        bytes of memory that there are said to be;
  *   MPS          it is a client of the MPS in CUDA_MPS_PIPE_DIRECTORY, if one listens there, as
  *                tests/src/bin/nvidia_mps.rs does; 0 if it never says that it is one;
@@ -349,6 +350,9 @@ R cuStreamDestroy_v2(struct stream *s) {
     return OK;
 }
 R cuStreamQuery(struct stream *s) {
+#ifdef DEATH
+    if (!sticky && !access(DEATH, F_OK)) sticky = 700;
+#endif
     if (!sticky && mps_is_lost()) sticky = 806;
     return sticky ? sticky : s->first ? NOT_READY : OK;
 }

@@ -5,7 +5,7 @@ use parking_lot::{Mutex, RwLock};
 use std::sync::atomic::AtomicBool;
 
 use engine::conformance::rig::bounded;
-use engine::{Activity, Bound, CUresult, Charge, Observer, Window};
+use engine::{Activity, Bound, CUresult, Charge, Guilt, Observer, Window};
 use protocol::operations::At;
 
 use super::*;
@@ -28,7 +28,7 @@ impl Observer for Told {
     }
     fn event_time(&self, _event: u32, _nanoseconds: u64) {}
     fn output_ready(&self) {}
-    fn fault(&self, _context: u32, _code: CUresult, _text: &str) {}
+    fn fault(&self, _context: u32, _code: CUresult, _guilt: Guilt, _text: &str) {}
     fn allocate(&self, _context: u32, _bytes: u64, _managed: bool) -> Result<Window, CUresult> {
         Err(CUresult::ERROR_OUT_OF_MEMORY)
     }

@@ -11,6 +11,7 @@ use anyhow::{Context, Result, bail};
 use control::Directories;
 use platform::gpus::Gpu;
 use platform::kubernetes::allocations::{BoxError, Groups, Limits};
+use platform::kubernetes::events::ClientFault;
 use platform::kubernetes::extender::Api;
 use platform::kubernetes::memory_unit::MemoryUnit;
 use platform::kubernetes::plugin::{self, Node, Settings, Strategy};
@@ -236,5 +237,9 @@ impl Node for Daemon {
             Ok(_) => Ok(()),
             Err(error) => Err(format!("{}: {error}", self.0.pipe.display()).into()),
         }
+    }
+
+    fn faults(&mut self) -> Result<Vec<ClientFault>, BoxError> {
+        Ok(serde_json::from_str(&self.ask("faults --json")?)?)
     }
 }

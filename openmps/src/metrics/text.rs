@@ -268,6 +268,20 @@ pub fn page(earlier: Option<&View>, view: &View, hostname: &str, format: Format)
             }
         },
     );
+    page.metric(
+        "openmps_faults",
+        MetricKind::Counter,
+        "Contexts of clients that died of a fault, by CUDA's error and by what the client had to do with it: guilty, suspect or innocent",
+        |page| {
+            for kind in &view.faults {
+                let labels = [
+                    ("error", kind.code.to_string()),
+                    ("guilt", kind.guilt.word().to_owned()),
+                ];
+                page.sample("openmps_faults_total", &labels, kind.count as f64);
+            }
+        },
+    );
     for counter in COUNTERS {
         page.counter(
             "openmps_device",
@@ -386,7 +400,7 @@ mod tests {
     use std::collections::BTreeSet;
     use std::path::Path;
 
-    use protocol::control_messages::ListedDevice;
+    use protocol::control_messages::{FaultCount, Guilt, ListedDevice};
     use serde_json::Value;
 
     use super::*;
@@ -445,6 +459,23 @@ mod tests {
         );
         assert!(!page.contains("# EOF"));
         assert!(page.contains("openmps_client_kernel_seconds_total{") && page.contains("} 1.5\n"));
+    }
+
+    #[test]
+    fn faults_are_counted_by_error_and_guilt() {
+        let mut view = view();
+        view.faults = vec![FaultCount {
+            code: 700,
+            guilt: Guilt::Suspect,
+            count: 3,
+        }];
+        let page = page(None, &view, "host", Format::Prometheus);
+        for line in [
+            "# TYPE openmps_faults_total counter",
+            "openmps_faults_total{error=\"700\",guilt=\"suspect\"} 3",
+        ] {
+            assert!(page.lines().any(|found| found == line), "{line}\n{page}");
+        }
     }
 
     #[test]

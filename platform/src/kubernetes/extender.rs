@@ -207,10 +207,28 @@ impl Api {
     /// # Errors
     /// When the API server does not answer.
     pub fn waiting_pods(&self) -> Result<Vec<Assumed>, ApiError> {
-        let fields = format!("spec.nodeName%3D{},status.phase%3DPending", self.node);
-        let text = self.ask("GET", &format!("/api/v1/pods?fieldSelector={fields}"), None)?;
-        let list: Value = serde_json::from_str(&text)?;
-        Ok(assumed(&list))
+        Ok(assumed(&self.pods(",status.phase%3DPending")?))
+    }
+
+    /// This node's pods of which more is so, as a further field selector says.
+    ///
+    /// # Errors
+    /// When the API server does not answer.
+    pub(super) fn pods(&self, more: &str) -> Result<Value, ApiError> {
+        let path = format!(
+            "/api/v1/pods?fieldSelector=spec.nodeName%3D{}{more}",
+            self.node
+        );
+        let text = self.ask("GET", &path, None)?;
+        Ok(serde_json::from_str(&text)?)
+    }
+
+    /// Makes an object.
+    ///
+    /// # Errors
+    /// When the API server does not take it.
+    pub(super) fn create(&self, path: &str, object: &Value) -> Result<(), ApiError> {
+        self.ask("POST", path, Some(object)).map(drop)
     }
 
     /// Writes into a pod's annotations that it has what was chosen.
@@ -235,19 +253,23 @@ impl Api {
     }
 
     /// One request and its answer's body. HTTP 1.0, so that the answer ends with the connection.
-    fn ask(&self, method: &str, path: &str, patch: Option<&Value>) -> Result<String, ApiError> {
+    fn ask(&self, method: &str, path: &str, body: Option<&Value>) -> Result<String, ApiError> {
         let failed = |source| ApiError::Unreachable {
             socket: self.socket.clone(),
             source,
         };
-        let body = patch.map(Value::to_string).unwrap_or_default();
+        let body = body.map(Value::to_string).unwrap_or_default();
+        let form = match method {
+            "PATCH" => "application/strategic-merge-patch+json",
+            _ => "application/json",
+        };
         let mut stream = UnixStream::connect(&self.socket).map_err(failed)?;
         stream.set_read_timeout(Some(PATIENCE)).map_err(failed)?;
         stream.set_write_timeout(Some(PATIENCE)).map_err(failed)?;
         write!(
             stream,
             "{method} {path} HTTP/1.0\r\nHost: localhost\r\nAccept: application/json\r\n\
-             Content-Type: application/strategic-merge-patch+json\r\nContent-Length: {}\r\n\r\n{body}",
+             Content-Type: {form}\r\nContent-Length: {}\r\n\r\n{body}",
             body.len()
         )
         .map_err(failed)?;

@@ -25,6 +25,7 @@ use tokio_stream::wrappers::UnixListenerStream;
 use super::allocations::{
     AllocationError, Allocations, BoxError, DeviceHolders, FORGET_AFTER, Groups, Holder,
 };
+use super::events::{self, ClientFault};
 use super::extender::{Api, ApiError, AssignedShares};
 use super::kubelet::FixedConnection;
 use super::proto;
@@ -58,6 +59,12 @@ pub trait Node: Groups + Clone + Sync + 'static {
     /// # Errors
     /// When it does not.
     fn probe(&mut self) -> Result<(), BoxError>;
+
+    /// The last faults of clients, in the order of their numbers.
+    ///
+    /// # Errors
+    /// When the daemon does not answer.
+    fn faults(&mut self) -> Result<Vec<ClientFault>, BoxError>;
 }
 
 /// How containers are told what they get.
@@ -226,7 +233,9 @@ async fn serve<N: Node>(
     }
     let (healthy, health) = watch::channel(true);
     let mut tasks = tokio::task::JoinSet::new();
+    let node_for_faults = node.clone();
     tasks.spawn(watch_health(Arc::clone(&shared), node, healthy));
+    tasks.spawn(watch_faults(Arc::clone(&shared), node_for_faults));
     tasks.spawn(watch_pods(Arc::clone(&shared)));
     for number in 0..shared.resources.len() {
         tasks.spawn(offer(Arc::clone(&shared), number, health.clone()));
@@ -328,6 +337,32 @@ fn same(now: &[Gpu], before: &[Gpu]) -> bool {
             .collect()
     };
     facts(now) == facts(before)
+}
+
+/// Makes events of the faults that pods' programs have from now on. Where there is no way to the API server, they are
+/// said here alone.
+async fn watch_faults<N: Node>(shared: Arc<PluginShared<N>>, node: N) -> Result<(), PluginError> {
+    let mut seen = None;
+    loop {
+        let mut node = node.clone();
+        let asked = tokio::task::spawn_blocking(move || node.faults()).await;
+        // A daemon that does not answer is told of by who watches its health.
+        if let Ok(Ok(faults)) = asked {
+            let newest = faults.last().map_or(0, |last| last.number);
+            let mut later = events::later(faults, seen.replace(newest).unwrap_or(newest));
+            later.retain(|fault| fault.pod.is_some());
+            for fault in &later {
+                let pod = fault.pod.as_deref().unwrap_or_default();
+                shared.say(&format!("pod {pod}: {}", fault.message()));
+            }
+            if !later.is_empty()
+                && let Some(Err(error)) = shared.api(move |api| api.report(&later)).await
+            {
+                shared.say(&format!("no event was made of it: {error}"));
+            }
+        }
+        tokio::time::sleep(shared.settings.probe_interval).await;
+    }
 }
 
 /// Forgets allocations that no pod has any more.

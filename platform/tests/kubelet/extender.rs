@@ -4,6 +4,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use platform::kubernetes::events::ClientFault;
 use platform::kubernetes::plugin::Strategy;
 use serde_json::{Value, json};
 
@@ -202,5 +203,69 @@ async fn what_acks_scheduler_chose_for_each_container_is_what_it_gets() {
         refused.message().contains("several GPUs")
             && refused.message().contains("aliyun.com/gpu-count"),
         "{refused}"
+    );
+}
+
+#[tokio::test]
+async fn a_fault_of_a_pods_program_is_an_event_of_the_pod() {
+    let mut machine = Machine::new();
+    machine.extender = true;
+    let fault = |number, pod: Option<&str>| ClientFault {
+        number,
+        time: "2026-11-25T15:00:01.250Z".into(),
+        error: 700,
+        guilt: "guilty".into(),
+        why: format!("kernel k{number}"),
+        pid: 42,
+        command: "train".into(),
+        pod: pod.map(str::to_owned),
+    };
+    // One from before the plugin was there.
+    machine.daemon.fails(fault(1, Some("uid-1")));
+    let mut registered = machine.kubelet();
+    let pod = json!({"metadata": {"name": "p", "namespace": "team", "uid": "uid-1"}});
+    let asked = api(&machine, json!({"items": [pod]}));
+    machine.start(ALIYUN, Strategy::Mounts);
+    soon(registered.recv()).await.unwrap();
+    soon(async {
+        while machine.daemon.looks() == 0 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+    // In no pod, in one of another node, and in ours.
+    for (number, pod) in [(2, None), (3, Some("elsewhere")), (4, Some("uid-1"))] {
+        machine.daemon.fails(fault(number, pod));
+    }
+    let events = || -> Vec<String> {
+        let all = asked.lock().unwrap().clone();
+        all.into_iter()
+            .filter(|one| one.starts_with("POST"))
+            .collect()
+    };
+    soon(async {
+        while events().is_empty() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+    let before = machine.daemon.looks();
+    soon(async {
+        while machine.daemon.looks() < before + 3 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+    let events = events();
+    assert_eq!(events.len(), 1, "once: {events:?}");
+    assert!(events[0].starts_with("POST /api/v1/namespaces/team/events "));
+    let (_, body) = events[0].split_once(" HTTP/1.0 ").unwrap();
+    let body: Value = serde_json::from_str(body).unwrap();
+    assert_eq!(body["involvedObject"]["name"], "p");
+    assert_eq!(body["reason"], "GpuFault");
+    let message = body["message"].as_str().unwrap();
+    assert!(
+        message.ends_with("error 700, guilty: kernel k4"),
+        "{message}"
     );
 }

@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use platform::gpus::{Gpu, MIB};
 use platform::kubernetes::allocations::{BoxError, Groups, Limits};
+use platform::kubernetes::events::ClientFault;
 use platform::kubernetes::extender::Api;
 use platform::kubernetes::memory_unit::MemoryUnit;
 use platform::kubernetes::plugin::{self, Node, Settings, Stopper, Strategy};
@@ -43,11 +44,22 @@ struct State {
     is_dead: bool,
     /// The number of its first device.
     first: u32,
+    faults: Vec<ClientFault>,
+    /// How often these were asked for.
+    looks: u64,
 }
 
 impl Daemon {
     fn groups(&self) -> BTreeMap<String, Limits> {
         self.0.lock().unwrap().groups.clone()
+    }
+
+    fn fails(&self, fault: ClientFault) {
+        self.0.lock().unwrap().faults.push(fault);
+    }
+
+    fn looks(&self) -> u64 {
+        self.0.lock().unwrap().looks
     }
 
     fn answers(&self) -> Result<std::sync::MutexGuard<'_, State>, BoxError> {
@@ -99,6 +111,12 @@ impl Node for Daemon {
 
     fn probe(&mut self) -> Result<(), BoxError> {
         self.answers().map(drop)
+    }
+
+    fn faults(&mut self) -> Result<Vec<ClientFault>, BoxError> {
+        let mut state = self.answers()?;
+        state.looks += 1;
+        Ok(state.faults.clone())
     }
 }
 

@@ -1,12 +1,13 @@
 //! The packets by which client, daemon and server find each other, and what daemon and server tell each other
 //! afterwards.
 //!
-//! A packet is declared once, in [`Packet`]'s table, its fields where they belong: [`attach`], [`limits`], [`account`], [`view`],
+//! A packet is declared once, in [`Packet`]'s table, its fields where they belong: [`attach`], [`limits`], [`account`], [`fault`], [`view`],
 //! [`time_line`].
 //! Both directions come from there. Knows nothing of sockets.
 
 mod account;
 mod attach;
+mod fault;
 mod limits;
 mod packet;
 mod parts;
@@ -18,6 +19,7 @@ pub use account::DeviceAccount;
 pub use attach::{
     Admit, ClientFields, Ending, FEATURE_QUEUED, FEATURE_REMARK, Hello, Purpose, Welcome,
 };
+pub use fault::{FaultCount, Guilt};
 pub use limits::{Change, Group, Membership, NO_PARTITION};
 pub use packet::{PACKET_MAX, Packet, Unreadable};
 pub use parts::{command_output, remark, view_packets};

@@ -8,6 +8,7 @@
 
 use super::account::DeviceAccount;
 use super::attach::{Admit, Ending, Hello, Welcome};
+use super::fault::Guilt;
 use super::limits::{Change, Group};
 use super::time_line::{RecordedClient, RecordedPart};
 use super::version::{OtherMajor, VERSION, Version, negotiate};
@@ -86,6 +87,8 @@ alternatives! {
             code: u32,
             /// What happened, for the log.
             text: String,
+            /// Whose it is.
+            guilt: Guilt,
         } = 10,
         /// Server to daemon: it lost a device and takes no more clients; others need another server.
         Lost {

@@ -4,6 +4,7 @@
 //! `daemon-interface` asks, `control` answers. Must not know how lists are shown.
 
 use super::account::DeviceAccount;
+use super::fault::FaultCount;
 use crate::codec::message;
 
 message! {
@@ -27,6 +28,8 @@ message! {
         pub processes: Vec<ViewedProcess>,
         /// When this was so, in nanoseconds of CLOCK_MONOTONIC.
         pub time: u64,
+        /// The faults that there were in the daemon's life, for who asks for all as an operator.
+        pub faults: Vec<FaultCount>,
     }
 
     /// A device, and what may be had of it.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use cuda_abi::CUresult;
-use protocol::control_messages::{self, DeviceAccount, Ending, Packet};
+use protocol::control_messages::{self, DeviceAccount, Ending, Guilt, Packet};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use transport::socket::SocketError;
 
@@ -189,12 +189,13 @@ impl MainLoop {
     }
 
     /// Tells the daemon of a fault of a client's context, unless it has not read much of what it was told.
-    pub(super) fn report_fault(&mut self, session: u64, code: CUresult, text: &str) {
+    pub(super) fn report_fault(&mut self, session: u64, code: CUresult, guilt: Guilt, text: &str) {
         if self.unsent.len() < MAX_UNSENT {
             self.send(&Packet::Fault {
                 session,
                 code: code.0,
                 text: text.chars().take(1000).collect(),
+                guilt,
             });
         }
     }

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use cuda_abi::CUresult;
 use engine::Engine;
-use protocol::control_messages::{Ending, Packet};
+use protocol::control_messages::{Ending, Guilt, Packet};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::process::{PidfdFlags, getpid, pidfd_open};
@@ -267,13 +267,15 @@ impl MainLoop {
                 ServerEvent::Fault {
                     session,
                     code,
+                    guilt,
                     text,
                 } => {
-                    self.report_fault(session, code, &text);
+                    self.report_fault(session, code, guilt, &text);
                     self.check_engine();
                 }
                 ServerEvent::Overran { session, text } => {
-                    self.report_fault(session, CUresult::ERROR_LAUNCH_TIMEOUT, &text);
+                    let code = CUresult::ERROR_LAUNCH_TIMEOUT;
+                    self.report_fault(session, code, Guilt::Guilty, &text);
                     if let Some(running) = self.running.get(&session) {
                         running.cancellation.end(Ending::KernelTime);
                     }

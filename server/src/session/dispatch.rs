@@ -7,7 +7,7 @@
 use std::time::Instant;
 
 use cuda_abi::{CUresult, Function};
-use engine::Window;
+use engine::{Guilt, Observer, Window};
 use protocol::operations::{
     AddressFree, AddressReserve, AddressReserveReply, ArrayCopy, ArrayCreate, ArrayCreateReply,
     ArrayDestroy, At, CONTEXT_SLOTS, ClusterOccupancy, ClusterOccupancyReply, ContextCreate,
@@ -490,7 +490,9 @@ impl Operations for Session {
             Err(CUresult::ERROR_INVALID_RESOURCE_CONFIGURATION)
         };
         if let Err(code) = result {
-            engine::Observer::fault(&*self.observer, context, code, "the context was not made");
+            let text = "the context was not made";
+            // Nothing of its work is why.
+            self.observer.fault(context, code, Guilt::Innocent, text);
             return Err(code);
         }
         let device = &self.devices[request.device as usize];

@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use cuda_abi::CUresult;
-use engine::{Engine, Observer, Span, Window, clock};
+use engine::{Engine, Guilt, Observer, Span, Window, clock};
 use parking_lot::Mutex;
 use protocol::control_messages::{Change, DeviceAccount, Ending};
 use protocol::operations::{At, CONTEXT_SLOTS, HoldReason};
@@ -318,7 +318,12 @@ impl Observer for ClientObserver {
         if self.files.may_be_torn() {
             let text = "a registered file was cut short, or its file system is full";
             for context in self.files.torn() {
-                self.fault(context, CUresult::ERROR_ILLEGAL_ADDRESS, text);
+                self.fault(
+                    context,
+                    CUresult::ERROR_ILLEGAL_ADDRESS,
+                    Guilt::Guilty,
+                    text,
+                );
             }
         }
         if let Err(code) = result {
@@ -400,7 +405,7 @@ impl Observer for ClientObserver {
         self.publisher.announce_output();
     }
 
-    fn fault(&self, context: u32, code: CUresult, text: &str) {
+    fn fault(&self, context: u32, code: CUresult, guilt: Guilt, text: &str) {
         if !self.first_fault(context) {
             return;
         }
@@ -416,10 +421,11 @@ impl Observer for ClientObserver {
             self.channels.events.note_dead_context();
             return;
         }
-        self.name.faulted(context + 1, code.0, text);
+        self.name.faulted(context + 1, code.0, guilt, text);
         self.channels.events.push(ServerEvent::Fault {
             session: self.session,
             code,
+            guilt,
             text: text.to_owned(),
         });
         if earlier + 1 == MAX_FAULTS {

@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use cuda_abi::CUresult;
-use engine::{Client, Observer};
+use engine::{Client, Guilt, Observer};
 use protocol::operations::{At, STREAM_SLOTS, SemaphoreWait, ValueWait};
 
 use crate::session::observer::ClientObserver;
@@ -107,7 +107,8 @@ impl ValueWaits {
                 PATIENCE.as_secs()
             );
             let context = observer.progress.context(at.stream);
-            observer.fault(context, CUresult::ERROR_LAUNCH_TIMEOUT, &text);
+            let code = CUresult::ERROR_LAUNCH_TIMEOUT;
+            observer.fault(context, code, Guilt::Guilty, &text);
         }
     }
 

@@ -5,7 +5,9 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering}
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use cuda_abi::CUresult;
-use engine::{Attachment, Client, Engine, GroupShare, MemoryHandle, Observer, Owner, Window};
+use engine::{
+    Attachment, Client, Engine, GroupShare, Guilt, MemoryHandle, Observer, Owner, Window,
+};
 use protocol::device_facts::{DeviceFacts, PCI_BUS_ID, PCI_DEVICE_ID, PCI_DOMAIN_ID};
 use protocol::image_descriptor::{Descriptor, Variable};
 use protocol::operations::*;
@@ -578,7 +580,7 @@ impl Client for FakeClient {
                     self.world.lost.store(code.0, Ordering::SeqCst);
                 }
                 let observer = &self.attachment.observer;
-                observer.fault(context, code, "wrote to 0x10");
+                observer.fault(context, code, Guilt::Guilty, "wrote to 0x10");
                 self.enqueue(at, None, Err(code))
             }
             PANICKING => panic!("the engine has a defect"),

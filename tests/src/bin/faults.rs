@@ -2,7 +2,8 @@
 //! fault matrix.
 //!
 //! `faults guilty WRONG` says `ready`, waits for a line, does it, and says `in the middle` where it does not end by
-//! itself; `faults free` says how much memory the device has left; `faults neighbour WORK` says `running` after its first checked round and works until its input ends. The
+//! itself; `faults free` says how much memory the device has left; `faults present` says `running`, has a
+//! context and nothing else until its input ends; `faults neighbour WORK` says `running` after its first checked round and works until its input ends. The
 //! last line of both is `exact ROUNDS MICROSECONDS` (the longest round), `told CODE ROUNDS MICROSECONDS`, or `wrong
 //! WHAT`. Started by `tests::fault_matrix`. Must not know whose library answers.
 
@@ -63,7 +64,16 @@ fn main() {
             Ok((free, _)) => say(&format!("free {free}")),
             Err(code) => say(&format!("told {code} 0 0")),
         },
-        _ => panic!("faults guilty WRONG, faults neighbour WORK, or faults free"),
+        ["present"] => {
+            let driver = Driver::ready();
+            say("running");
+            hear();
+            match driver.synchronize() {
+                Ok(()) => say("exact 0 0"),
+                Err(code) => say(&format!("told {code} 0 0")),
+            }
+        }
+        _ => panic!("faults guilty WRONG, faults neighbour WORK, faults present, or faults free"),
     }
 }
 

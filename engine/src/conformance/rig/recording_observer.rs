@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use protocol::operations::{At, HoldReason};
 
 use super::{PATIENCE, lock};
-use crate::{CUresult, Observer, Span, Window};
+use crate::{CUresult, Guilt, Observer, Span, Window};
 
 /// An observer that remembers everything.
 #[derive(Debug)]
@@ -38,6 +38,8 @@ struct ObserverRecord {
     completed: HashMap<u32, Vec<Completion>>,
     times: HashMap<u32, u64>,
     faults: Vec<(u32, CUresult, String)>,
+    /// Whose each of them is.
+    guilt: Vec<Guilt>,
     overruns: Vec<String>,
     spans: Vec<Span>,
     holds: Vec<(At, HoldReason, u64)>,
@@ -78,6 +80,11 @@ impl RecordingObserver {
     pub fn limit_kernel_time(&self, limit: Option<Duration>) {
         let millis = limit.map_or(0, |limit| limit.as_millis() as u64);
         self.kernel_time.store(millis, Ordering::Relaxed);
+    }
+
+    /// Whose each of its faults is, as it was told.
+    pub fn guilt(&self) -> Vec<Guilt> {
+        lock(&self.state).guilt.clone()
     }
 
     /// What it was told of kernels that ran for too long and cannot be ended.
@@ -200,8 +207,11 @@ impl Observer for RecordingObserver {
         self.changed.notify_all();
     }
 
-    fn fault(&self, context: u32, code: CUresult, text: &str) {
-        lock(&self.state).faults.push((context, code, text.into()));
+    fn fault(&self, context: u32, code: CUresult, guilt: Guilt, text: &str) {
+        let mut state = lock(&self.state);
+        state.faults.push((context, code, text.into()));
+        state.guilt.push(guilt);
+        drop(state);
         self.changed.notify_all();
     }
 
