@@ -12,7 +12,9 @@ use std::time::Duration;
 
 use cuda_abi::types::CUlimit;
 use engine::plan::checks;
-use engine::{Attachment, CUresult, Charge, Client, MemoryHandle, Owner, Runs, Share, Window};
+use engine::{
+    Attachment, CUresult, Charge, Client, MemoryHandle, Owner, Runs, Share, Window, WorkInFlight,
+};
 use protocol::operations::{self, At, CONTEXT_SLOTS, STREAM_NON_BLOCKING, STREAM_SLOTS};
 use protocol::tensor_maps;
 
@@ -71,6 +73,7 @@ impl SoftClient {
                     spaces: memory.copy_spaces(),
                     facts: Arc::clone(&devices.facts),
                     launches: Arc::new(LaunchPool::new()),
+                    jobs: Arc::default(),
                     closed: AtomicBool::new(false),
                     waiting: AtomicU64::new(0),
                     waiting_held: Mutex::new(Charge::new(Arc::clone(&held))),
@@ -144,6 +147,11 @@ impl Client for SoftClient {
             scheduler, account, ..
         } = &*self.objects().client;
         scheduler.set_share(account, share)
+    }
+
+    fn work_in_flight(&self) -> Option<Arc<dyn WorkInFlight>> {
+        let objects = self.objects.as_ref()?;
+        Some(Arc::clone(&objects.client.jobs) as _)
     }
 
     fn assist(&mut self) -> bool {

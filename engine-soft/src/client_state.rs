@@ -3,10 +3,11 @@
 //! Owned by the client's streams, and by grids that launch others. Must not know what the work is.
 
 use parking_lot::{Mutex, RwLock};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use engine::{Charge, Observer};
+use engine::{Charge, InFlight, Observer, WorkInFlight};
 use protocol::device_facts::DeviceFacts;
 
 use crate::launch_pool::LaunchPool;
@@ -27,6 +28,7 @@ pub(crate) struct ClientState {
     pub(crate) facts: Arc<[DeviceFacts]>,
     /// What its kernels launch.
     pub(crate) launches: Arc<LaunchPool>,
+    pub(crate) jobs: Arc<JobTable>,
     /// The client is going: nothing is begun and nothing reported any more.
     pub(crate) closed: AtomicBool,
     /// Bytes of all operations that wait.
@@ -62,5 +64,28 @@ impl ClientState {
         let mut held = self.waiting_held.lock();
         let more = bytes.saturating_sub(held.amount());
         bytes <= WAITING_BYTES && (more == 0 || held.grow(more.next_multiple_of(STEP)))
+    }
+}
+
+/// What streams have made jobs of that have not ended, by slot. By itself, since whoever asks may keep it for longer than the
+/// client is there.
+#[derive(Debug, Default)]
+pub(crate) struct JobTable(Mutex<BTreeMap<u32, InFlight>>);
+
+impl JobTable {
+    /// A stream has a job.
+    pub(crate) fn begin(&self, job: InFlight) {
+        self.0.lock().insert(job.stream, job);
+    }
+
+    /// It has none any more.
+    pub(crate) fn end(&self, stream: u32) {
+        self.0.lock().remove(&stream);
+    }
+}
+
+impl WorkInFlight for JobTable {
+    fn in_flight(&self) -> Vec<InFlight> {
+        self.0.lock().values().cloned().collect()
     }
 }

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use engine::{Activity, CUresult, Span, clock};
+use engine::{Activity, CUresult, InFlight, Span, clock};
 use protocol::operations::{At, Copy, Fill, HoldReason, STREAM_DEPTH};
 
 use crate::client_state::ClientState;
@@ -441,8 +441,19 @@ impl Stream {
 
     fn submit(&self, job: Job, threads: usize) -> Started {
         let ClientState {
-            scheduler, account, ..
+            scheduler,
+            account,
+            jobs,
+            ..
         } = &*self.client;
+        // Before it can end.
+        let in_flight = InFlight {
+            stream: self.slot,
+            device: job.device(),
+            what: job.what(),
+            since: clock::now(),
+        };
+        jobs.begin(in_flight);
         scheduler.submit(account, Arc::new(job), threads);
         Started::Running
     }
@@ -485,6 +496,7 @@ impl JobSource for Stream {
 
     /// Reports the job of the stream's head, unless the rest of its operation comes next, and goes on.
     fn job_ended(self: Arc<Self>, part: Part, result: Result<(), CUresult>) {
+        self.client.jobs.end(self.slot);
         if part.is_last {
             self.report(part.sequence, result);
         } else if let Err(code) = result {

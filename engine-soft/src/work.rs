@@ -261,6 +261,19 @@ impl Job {
         self.context.part
     }
 
+    /// The device that it is on.
+    pub(crate) fn device(&self) -> u32 {
+        self.context.device
+    }
+
+    /// What it is, in words.
+    pub(crate) fn what(&self) -> String {
+        match self.task.activity() {
+            Activity::Kernel => format!("kernel {}", self.task.name()),
+            Activity::Copy => self.task.name().to_owned(),
+        }
+    }
+
     /// Nothing was given to it for so long.
     pub(crate) fn waited(&self, waited: Duration, why: HoldReason) {
         self.source

@@ -18,7 +18,7 @@ pub use protocol::device_facts::DeviceFacts;
 
 pub use bound::{Bound, Charge};
 pub use memory::{MemoryHandle, Owner, Region, Window};
-pub use observer::{Activity, Observer, Span};
+pub use observer::{Activity, InFlight, Observer, Span, WorkInFlight};
 pub use runs::{Counted, Runs};
 pub use share::{Granularity, GroupShare, Share};
 
@@ -229,6 +229,11 @@ macro_rules! client_trait {
             fn set_share(&mut self, share: Share) -> Result<(), CUresult> {
                 let _ = share;
                 Err(CUresult::ERROR_NOT_SUPPORTED)
+            }
+
+            /// Who says what devices have of the client's work, from any thread; an engine that cannot tell has nobody.
+            fn work_in_flight(&self) -> Option<Arc<dyn WorkInFlight>> {
+                None
             }
 
             /// Runs this client's own waiting work on the calling thread for a short while, if that

@@ -36,6 +36,26 @@ pub struct Span {
     pub multiprocessors: Option<u32>,
 }
 
+/// What a device has of a stream's work: the first that has not ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InFlight {
+    /// The stream.
+    pub stream: u32,
+    /// The device's ordinal.
+    pub device: u32,
+    /// A kernel by its name, or what else it is, in words.
+    pub what: String,
+    /// Since when the device has it, at the latest since what was before it ended: nanoseconds of CLOCK_MONOTONIC.
+    pub since: u64,
+}
+
+/// A client's work, for whoever asks from any thread what devices have of it; perhaps after the client's end, so it must keep nothing
+/// of the client's alive.
+pub trait WorkInFlight: Send + Sync + Debug {
+    /// What they have now. Takes no longer than a look at each stream.
+    fn in_flight(&self) -> Vec<InFlight>;
+}
+
 /// Is told how a client's work goes. Called from the engine's threads and from within calls of
 /// [`Client`](crate::Client)'s methods, so it must not call back into the engine, and must not block.
 pub trait Observer: Send + Sync + Debug {

@@ -93,6 +93,7 @@ pub fn serve() -> ExitCode {
         let settings = server::Settings {
             compute_modes: gate,
             held: size_variable("OPENMPS_SERVER_MEMORY")?,
+            watchdog: watchdog_variable()?,
             files,
             serves_one: variable(control::servers::process::ONE_CLIENT_VARIABLE).is_some(),
         };
@@ -169,6 +170,21 @@ fn size_variable(name: &str) -> Result<Option<u64>> {
     let bytes = size_in_bytes(&text);
     let bytes = bytes.with_context(|| format!("{name}={text} is not a size such as 512M or 4G"))?;
     Ok(Some(bytes))
+}
+
+/// How long nothing may end on a device before the server says so.
+fn watchdog_variable() -> Result<Option<Duration>> {
+    match variable("OPENMPS_WATCHDOG").as_deref() {
+        None => Ok(Some(server::WATCHDOG_PATIENCE)),
+        Some("off") => Ok(None),
+        Some(text) => {
+            let time = protocol::limits::kernel_time(text).ok();
+            let time = time.with_context(|| {
+                format!("OPENMPS_WATCHDOG={text} is no time such as 30s, nor off")
+            })?;
+            Ok(Some(time))
+        }
+    }
 }
 
 /// Has NVIDIA's helper make the device files that the driver needs, as the driver does by itself: the helper is

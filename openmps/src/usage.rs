@@ -36,6 +36,8 @@ pub struct DeviceUsage {
     pub memory_used: u64,
     /// Operations in all clients' streams that are not complete.
     pub queued: u64,
+    /// For how many seconds nothing has ended on it though it has work, if that is for longer than a server's watchdog waits.
+    pub still_seconds: Option<f64>,
     /// What all clients had.
     pub rates: Rates,
     /// Those that are there, the most recent last.
@@ -246,6 +248,9 @@ pub fn between(earlier: Option<&View>, now: &View) -> Usage {
             memory_total: viewed.total,
             memory_used: viewed.used,
             queued: viewed.account.queued,
+            still_seconds: viewed
+                .still_since
+                .map(|since| seconds(now.time.saturating_sub(since))),
             rates,
             clients,
         }

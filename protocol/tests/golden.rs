@@ -175,6 +175,14 @@ fn packets() -> Vec<(&'static str, Packet)> {
             },
         ),
         ("lost", Packet::Lost { code: 700 }),
+        (
+            "still",
+            Packet::Still {
+                device: 1,
+                since: Some(0x0304),
+                text: "kernel k".into(),
+            },
+        ),
         ("terminate", Packet::Terminate { session: 6 }),
         (
             "queued",
@@ -362,6 +370,7 @@ fn view() -> View {
             used: 1 << 20,
             free: 1 << 29,
             account: account(),
+            still_since: Some(0x0102),
         }],
         processes: vec![ViewedProcess {
             device: 1,

@@ -139,6 +139,7 @@ impl Daemon {
                 last_serial: 0,
                 slot,
                 underlay,
+                still: std::collections::BTreeMap::new(),
             },
         );
         self.send_underlay_to(id);

@@ -204,6 +204,29 @@ impl Daemon {
                 self.end_idle_servers_beside(id);
                 self.start_server_again(key, uid, settings, waiting);
             }
+            Packet::Still {
+                device,
+                since,
+                text,
+            } => {
+                let Some(listed) = server.devices.get(device as usize) else {
+                    return;
+                };
+                let uuid = listed.uuid.clone();
+                let what = match since {
+                    Some(since) => {
+                        server.still.insert(device, since);
+                        "device.still"
+                    }
+                    None => {
+                        server.still.remove(&device);
+                        "device.goes_on"
+                    }
+                };
+                let about = of_server(server);
+                let more = json!({ "device": device, "uuid": uuid, "in_flight": text });
+                self.event(what, about, more);
+            }
             _ => self.log(&format!("Server {pid} said something out of place")),
         }
     }

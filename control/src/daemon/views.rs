@@ -204,6 +204,7 @@ impl Daemon {
                 used,
                 free,
                 account: self.account_of_device(counting, ordinal),
+                still_since: self.still_since(counting, ordinal),
             });
         }
         view.processes = self.processes(counting, devices.len());
@@ -291,6 +292,17 @@ impl Daemon {
             return [total, used, free.min(group.total_used_free()[2])];
         }
         group.total_used_free()
+    }
+
+    /// Since when nothing has ended on a device of what some server has there, for an operator.
+    fn still_since(&self, counting: &Counting, ordinal: u32) -> Option<u64> {
+        if !self.may_change(counting.asker.caller) {
+            return None;
+        }
+        let servers = self.registry.servers.values();
+        servers
+            .filter_map(|server| server.still.get(&ordinal).copied())
+            .min()
     }
 
     /// What of a device has been had.

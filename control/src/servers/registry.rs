@@ -152,6 +152,8 @@ pub struct Server {
     pub slot: Option<u32>,
     /// The run of the underlay that it is on.
     pub underlay: Option<u64>,
+    /// Devices on which nothing of it has ended for long, and since when, in nanoseconds of CLOCK_MONOTONIC.
+    pub still: BTreeMap<u32, u64>,
 }
 
 impl Server {

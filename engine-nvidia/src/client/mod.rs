@@ -17,6 +17,7 @@ use std::sync::Arc;
 use cuda_abi::types::CUlimit;
 use engine::{
     Attachment, Bound, CUresult, Client, MemoryHandle, Owner, PollResult, Runs, Share, Window,
+    WorkInFlight,
 };
 use protocol::operations::{
     self, At, CONTEXT_SLOTS, OUTPUT_NONE, OUTPUT_PIECE, STREAM_NON_BLOCKING, STREAM_SLOTS,
@@ -35,7 +36,7 @@ use crate::memory::shared_block::SharedBlock;
 use crate::memory::tensor_map;
 use crate::partition::allocator::SmClaim;
 use crate::submit::array::{Array, Texture};
-use crate::submit::client_streams::ClientStreams;
+use crate::submit::client_streams::{ClientStreams, WatchedStreams};
 use crate::submit::command::CommandKind;
 use crate::submit::copy::{plan_copy, plan_fill, plan_write};
 use crate::submit::graph_run::GraphRun;
@@ -180,6 +181,11 @@ impl Client for NvidiaClient {
             }
         }
         Ok(())
+    }
+
+    fn work_in_flight(&self) -> Option<Arc<dyn WorkInFlight>> {
+        let streams = Arc::downgrade(&self.client_streams);
+        Some(Arc::new(WatchedStreams(streams)))
     }
 
     fn assist(&mut self) -> bool {

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use engine::Observer;
+use engine::{InFlight, Observer, WorkInFlight};
 use protocol::limits;
 
 use crate::code::client_code::ClientCode;
@@ -22,6 +22,9 @@ use crate::sync::BoundedCount;
 
 /// Kernels that are named when a device dies.
 const MOST_NAMED: usize = 8;
+
+/// How often it is tried to find streams that somebody else looks at.
+const LOOKS: u32 = 1000;
 
 /// Bytes that one client's waiting operations may take together.
 const WAITING_BYTES: usize = 256 << 20;
@@ -302,6 +305,39 @@ impl Polled {
             (Some(due), Some(other)) => Some(due.min(other)),
             (due, other) => due.or(other),
         };
+    }
+}
+
+/// A client's streams for whoever may keep this for longer than the client is there.
+#[derive(Debug)]
+pub(crate) struct WatchedStreams(pub(crate) Weak<ClientStreams>);
+
+impl WorkInFlight for WatchedStreams {
+    fn in_flight(&self) -> Vec<InFlight> {
+        self.0
+            .upgrade()
+            .map(|streams| streams.in_flight())
+            .unwrap_or_default()
+    }
+}
+
+impl ClientStreams {
+    fn in_flight(&self) -> Vec<InFlight> {
+        // Who looks at the streams has them for a moment.
+        for _ in 0..LOOKS {
+            let busy = self.busy.lock().clone();
+            if !busy.is_empty() {
+                return busy
+                    .iter()
+                    .filter_map(|stream| stream.in_flight())
+                    .collect();
+            }
+            if !self.is_busy() {
+                break;
+            }
+            std::thread::yield_now();
+        }
+        Vec::new()
     }
 }
 

@@ -269,6 +269,17 @@ pub fn page(earlier: Option<&View>, view: &View, hostname: &str, format: Format)
         },
     );
     page.metric(
+        "openmps_device_still_seconds",
+        MetricKind::Gauge,
+        "For how long nothing has ended on the device though it has work, where that is for longer than its server's watchdog waits; else 0",
+        |page| {
+            for (labels, device) in &devices {
+                let still = device.still_since.map_or(0, |since| view.time.saturating_sub(since));
+                page.sample("openmps_device_still_seconds", labels, still as f64 / 1e9);
+            }
+        },
+    );
+    page.metric(
         "openmps_faults",
         MetricKind::Counter,
         "Contexts of clients that died of a fault, by CUDA's error and by what the client had to do with it: guilty, suspect or innocent",
@@ -459,6 +470,21 @@ mod tests {
         );
         assert!(!page.contains("# EOF"));
         assert!(page.contains("openmps_client_kernel_seconds_total{") && page.contains("} 1.5\n"));
+    }
+
+    #[test]
+    fn a_device_on_which_nothing_ends_is_shown() {
+        let mut view = view();
+        view.time = 50_000_000_000;
+        let still = |view: &View| {
+            let page = page(None, view, "host", Format::Prometheus);
+            let mut lines = page.lines();
+            let line = lines.find(|line| line.starts_with("openmps_device_still_seconds{"));
+            line.unwrap().rsplit(' ').next().unwrap().to_owned()
+        };
+        assert_eq!(still(&view), "0");
+        view.devices[0].still_since = Some(8_500_000_000);
+        assert_eq!(still(&view), "41.5");
     }
 
     #[test]

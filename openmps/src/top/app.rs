@@ -347,6 +347,7 @@ pub mod tests {
                 memory_total: 16 << 30,
                 memory_used: 3 << 30,
                 queued: 0,
+                still_seconds: None,
                 rates: Rates {
                     kernels: 0.75,
                     ..Rates::default()

@@ -175,6 +175,10 @@ fn device_lines(app: &App, device: &DeviceUsage, width: usize) -> [Line<'static>
                 device.multiprocessors
             )
             .into(),
+            match device.still_seconds {
+                Some(seconds) => format!("  no progress for {seconds:.0} s").bold(),
+                None => "".into(),
+            },
         ]),
         Line::from(vec![
             Span::from(format!(" SM  {} {:>4}% ", bar(busy, wide), percent(busy))),

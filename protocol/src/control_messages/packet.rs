@@ -161,6 +161,15 @@ alternatives! {
             /// A part of what is recorded of it.
             part: RecordedPart,
         } = 23,
+        /// Server to daemon: nothing has ended on a device for long, though it has work, or something has again.
+        Still {
+            /// The device's ordinal.
+            device: u32,
+            /// Since when, in nanoseconds of CLOCK_MONOTONIC; `None` when it goes on.
+            since: Option<u64>,
+            /// What each client has there, for the log.
+            text: String,
+        } = 24,
     }
 }
 

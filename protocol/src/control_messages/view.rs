@@ -49,6 +49,8 @@ message! {
         pub free: u64,
         /// What the clients have had of it that the asker is shown, and for who asks for all also those that have left.
         pub account: DeviceAccount,
+        /// Since when nothing has ended on it though it has work, where that is for long: nanoseconds of CLOCK_MONOTONIC.
+        pub still_since: Option<u64>,
     }
 
     /// A process that uses a device.

@@ -185,6 +185,9 @@ pub fn admit(
         })
         .map_err(|code| Refusal::new(code, "the engine takes no more clients"))?;
 
+    if let Some(work) = client.work_in_flight() {
+        observer.set_work(work);
+    }
     let told = facts_for_client(
         &*host.engine,
         windows,

@@ -15,6 +15,7 @@ use rustix::process::getpid;
 use transport::socket::Connection;
 
 use crate::event_queue::ServerEvent;
+use crate::main_loop::watchdog::ClientWork;
 use crate::main_loop::{FIRST_SESSION, MainLoop};
 use crate::session::observer::Cancellation;
 
@@ -28,6 +29,21 @@ pub(super) struct Running {
     thread: Option<JoinHandle<()>>,
     /// For the log.
     name: String,
+}
+
+impl Running {
+    /// What devices have of its work and what has ended, once the session is there.
+    pub(super) fn work(&self) -> Option<ClientWork> {
+        let observer = self.cancellation.observer()?;
+        let is_limited = observer.kernel_time.limit().is_some();
+        Some(ClientWork {
+            name: self.name.clone(),
+            completed: observer.completed_operations(),
+            in_flight: observer.in_flight(),
+            // One that is to end has a kernel that nothing ends.
+            is_limited: is_limited && self.cancellation.ending().is_none(),
+        })
+    }
 }
 
 /// Descriptors that a server keeps for those who are connected, and to tell others that it has no more.

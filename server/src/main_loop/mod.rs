@@ -1,7 +1,7 @@
 //! The server's main thread: it hears the daemon (`daemon_packets`), and notices when clients end (`clients`).
 //!
 //! It waits in epoll for the daemon's packets, for each client's process and socket, and for sessions
-//! that have ended; nothing wakes it while all is quiet. Called by `openmps` when a server's process starts. Must not
+//! that have ended; nothing else wakes it while all is quiet, but the watchdog's looks while there are clients. Called by `openmps` when a server's process starts. Must not
 //! know what clients post or what engines do with it.
 
 use std::collections::{HashMap, VecDeque};
@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use cuda_abi::CUresult;
-use engine::Engine;
+use engine::{Engine, clock};
 use protocol::control_messages::{Ending, Guilt, Packet};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
@@ -32,8 +32,11 @@ use crate::memory::server_budget::ServerMemoryBudget;
 
 mod clients;
 mod daemon_packets;
+mod watchdog;
 
 use clients::{Running, process_inode};
+pub use watchdog::PATIENCE as WATCHDOG_PATIENCE;
+use watchdog::{ClientWork, Finding, Watchdog};
 
 /// Why a server ended otherwise than it was told to.
 #[derive(Debug, thiserror::Error)]
@@ -81,6 +84,8 @@ pub struct Settings {
     pub files: FileReceiver,
     /// The server has one client, and never another.
     pub serves_one: bool,
+    /// How long nothing may end on a device that has work before that is said.
+    pub watchdog: Option<Duration>,
 }
 
 impl Default for Settings {
@@ -90,6 +95,7 @@ impl Default for Settings {
             held: None,
             files: FileReceiver::Server,
             serves_one: false,
+            watchdog: Some(WATCHDOG_PATIENCE),
         }
     }
 }
@@ -123,6 +129,7 @@ pub fn run_with(
         pid: getpid().as_raw_pid(),
         devices: all_listed(&*engine),
     };
+    let watchdog = Watchdog::new(settings.watchdog, engine.devices().len());
     let pinned = HostMemoryBudget::of_this_machine(engine.machine_memory());
     let main_loop = MainLoop {
         epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?,
@@ -150,6 +157,8 @@ pub fn run_with(
         stopping: false,
         force_at: None,
         stuck: false,
+        watchdog,
+        next_look: Instant::now(),
     };
     main_loop.watch(&main_loop.connection, DAEMON, EventFlags::IN)?;
     main_loop.watch(&*main_loop.sessions.host.events, EVENTS, EventFlags::IN)?;
@@ -178,6 +187,9 @@ struct MainLoop {
     force_at: Option<Instant>,
     /// It was said that a client left work behind that does not end.
     stuck: bool,
+    watchdog: Watchdog,
+    /// When the watchdog looks next.
+    next_look: Instant,
 }
 
 impl MainLoop {
@@ -192,14 +204,17 @@ impl MainLoop {
                 time.saturating_duration_since(Instant::now()) + Duration::from_millis(1)
             });
             let look = self.has_ending().then_some(LOOK);
-            let timeout = left
-                .into_iter()
-                .chain(look)
-                .min()
-                .map(|left| rustix::time::Timespec {
+            let interval = self
+                .watchdog
+                .interval()
+                .filter(|_| !self.running.is_empty());
+            let watch = interval.map(|_| self.next_look.saturating_duration_since(Instant::now()));
+            let timeout = left.into_iter().chain(look).chain(watch).min().map(|left| {
+                rustix::time::Timespec {
                     tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
                     tv_nsec: i64::from(left.subsec_nanos()),
-                });
+                }
+            });
             events.clear();
             match epoll::wait(
                 &self.epoll,
@@ -232,8 +247,46 @@ impl MainLoop {
             if self.has_ending() {
                 self.check_ending_sessions();
             }
+            if let Some(interval) = interval
+                && Instant::now() >= self.next_look
+            {
+                self.next_look = Instant::now() + interval;
+                self.watch_devices();
+            }
         }
         Ok(())
+    }
+
+    /// Says on which devices nothing ends, and on which something does again.
+    fn watch_devices(&mut self) {
+        let clients: Vec<ClientWork> = self.running.values().filter_map(Running::work).collect();
+        let found = self.watchdog.look(clock::now(), &clients);
+        for (device, finding) in found {
+            let engine = &self.sessions.host.engine;
+            let name = &engine.devices()[device].name;
+            let (text, since, told) = match finding {
+                Finding::Still(since, has) => {
+                    let seconds = clock::now().saturating_sub(since) / 1_000_000_000;
+                    let text = format!(
+                        "Device {device} ({name}) makes no progress: it has work, and nothing of it has ended for {seconds} s. {has}"
+                    );
+                    (text, Some(since), has)
+                }
+                Finding::GoesOn(after) => {
+                    let text = format!(
+                        "Device {device} ({name}) goes on: something ended, or has gone, after {} s",
+                        after.as_secs()
+                    );
+                    (text, None, String::new())
+                }
+            };
+            self.log_line(&text);
+            self.send(&Packet::Still {
+                device: device as u32,
+                since,
+                text: told.chars().take(1000).collect(),
+            });
+        }
     }
 
     /// From now on clients get another server.

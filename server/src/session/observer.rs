@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use cuda_abi::CUresult;
-use engine::{Engine, Guilt, Observer, Span, Window, clock};
+use engine::{Engine, Guilt, InFlight, Observer, Span, Window, WorkInFlight, clock};
 use parking_lot::Mutex;
 use protocol::control_messages::{Change, DeviceAccount, Ending};
 use protocol::operations::{At, CONTEXT_SLOTS, HoldReason};
@@ -82,6 +82,12 @@ impl Cancellation {
             time_line.add(&observer);
         }
         recorded.observer = Some(observer);
+    }
+
+    /// What there is to observe of the client, while its session is there.
+    #[must_use]
+    pub fn observer(&self) -> Option<Arc<ClientObserver>> {
+        self.recorded.lock().observer.clone()
     }
 
     /// The session is over, or never began.
@@ -179,6 +185,8 @@ pub struct ClientObserver {
     pub kernel_time: ClientKernelTime,
     /// It was told that one has run for too long.
     overran: AtomicBool,
+    /// Who says what devices have of its work.
+    work: OnceLock<Arc<dyn WorkInFlight>>,
 }
 
 /// Memory for the variables of a module.
@@ -225,6 +233,7 @@ impl ClientObserver {
             variables: Mutex::new(VariableMemory::NOTHING),
             kernel_time,
             overran: AtomicBool::new(false),
+            work: OnceLock::new(),
         }
     }
 
@@ -279,9 +288,37 @@ impl ClientObserver {
         }
     }
 
+    /// Says who knows what devices have of the client's work.
+    pub fn set_work(&self, work: Arc<dyn WorkInFlight>) {
+        let _ = self.work.set(work);
+    }
+
+    /// What devices have of the client's work.
+    #[must_use]
+    pub fn in_flight(&self) -> Vec<InFlight> {
+        self.work
+            .get()
+            .map(|work| work.in_flight())
+            .unwrap_or_default()
+    }
+
+    /// By device, how many operations of the client's streams are complete.
+    #[must_use]
+    pub fn completed_operations(&self) -> Vec<u64> {
+        let mut sums = vec![0; self.channels.engine.devices().len()];
+        for (context, completed, _) in self.progress.of_each() {
+            let device = self.devices.get(context as usize);
+            let device = device.map_or(0, |device| device.load(Ordering::Relaxed));
+            if let Some(sum) = sums.get_mut(device as usize) {
+                *sum += completed;
+            }
+        }
+        sums
+    }
+
     /// Adds what the client has in its streams to what it has had of their devices.
     fn add_queued(&self, accounts: &mut [DeviceAccount]) {
-        for (context, queued) in self.progress.queued() {
+        for (context, _, queued) in self.progress.of_each() {
             let device = self.devices.get(context as usize);
             let device = device.map_or(0, |device| device.load(Ordering::Relaxed));
             if let Some(account) = accounts.get_mut(device as usize) {

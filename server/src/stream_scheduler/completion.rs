@@ -102,8 +102,9 @@ impl CompletionTracker {
         }
     }
 
-    /// By stream that took anything, its context and how many operations it has taken and not completed; from any thread.
-    pub fn queued(&self) -> impl Iterator<Item = (u32, u64)> {
+    /// By stream that took anything, its context, how many operations it has completed, and how many it has taken and not completed;
+    /// from any thread.
+    pub fn of_each(&self) -> impl Iterator<Item = (u32, u64, u64)> {
         let streams = self.groups[..STREAM_SLOTS as usize / GROUP].iter();
         let streams = streams
             .filter_map(OnceLock::get)
@@ -113,7 +114,7 @@ impl CompletionTracker {
             let completed = counters.completed.load(Ordering::Acquire);
             let taken = counters.taken.load(Ordering::Relaxed);
             let context = counters.context.load(Ordering::Relaxed);
-            (context, taken.saturating_sub(completed))
+            (context, completed, taken.saturating_sub(completed))
         })
     }
 
@@ -191,12 +192,13 @@ mod tests {
     #[test]
     fn what_was_taken_and_is_not_complete_is_queued() {
         let progress = CompletionTracker::default();
-        assert_eq!(progress.queued().count(), 0, "no stream took anything");
+        assert_eq!(progress.of_each().count(), 0, "no stream took anything");
         progress.set_context(70, 3);
         progress.note_received(70, 5);
         let queued = || {
             progress
-                .queued()
+                .of_each()
+                .map(|(context, _, queued)| (context, queued))
                 .filter(|&(_, queued)| queued > 0)
                 .collect::<Vec<_>>()
         };

@@ -29,6 +29,7 @@ use std::time::{Duration, Instant};
 
 use cuda_abi::CUresult;
 use cuda_abi::types::CUstream;
+use engine::{InFlight, clock};
 use parking_lot::Mutex;
 use protocol::operations::STREAM_DEPTH;
 
@@ -144,6 +145,21 @@ impl Stream {
             // One of these, and which cannot be seen.
             CompletionAction::KeepRun(run) => run.launches().first().and_then(Launch::kernel_name),
             _ => None,
+        })
+    }
+
+    /// What the GPU is at, and since when.
+    pub(crate) fn in_flight(&self) -> Option<InFlight> {
+        let kernel = self.running();
+        let word = self.word.load();
+        let state = self.state.lock();
+        let front = state.issued.front();
+        front.filter(|front| !has_reached(word, front.fence_value))?;
+        Some(InFlight {
+            stream: self.slot,
+            device: self.device().ordinal().cast_unsigned(),
+            what: kernel.map_or_else(|| "no kernel".to_owned(), |name| format!("kernel {name}")),
+            since: clock::at(state.looked_at),
         })
     }
 
