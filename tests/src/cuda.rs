@@ -16,6 +16,33 @@ pub type Address = u64;
 /// An opaque handle; a pointer in C, but not one that this side may follow.
 pub type Handle = usize;
 
+/// Makes a struct `Functions` of functions of the driver library that one program alone has a use for: each with its name there, its
+/// symbol and the types of its arguments, which must be those of CUDA's manual.
+#[macro_export]
+macro_rules! functions {
+    ($($name:ident = $symbol:literal ($($type:ty),*);)*) => {
+        /// Functions that the other tests have no use for.
+        struct Functions {
+            $($name: libloading::os::unix::Symbol<unsafe extern "C" fn($($type),*) -> $crate::cuda::Code>,)*
+            _library: libloading::os::unix::Library,
+        }
+
+        impl Functions {
+            fn open() -> Self {
+                use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
+                // SAFETY: loading a CUDA driver library runs no code that asks anything of its loader.
+                let library = unsafe { Library::open(Some("libcuda.so.1"), RTLD_NOW | RTLD_LOCAL) }
+                    .expect("libcuda.so.1 is on the path");
+                $(
+                    // SAFETY: the signature is the one that CUDA's manual gives for this symbol.
+                    let $name = unsafe { library.get(concat!($symbol, "\0").as_bytes()) }.expect($symbol);
+                )*
+                Self { $($name,)* _library: library }
+            }
+        }
+    };
+}
+
 macro_rules! driver {
     ($($(#[$doc:meta])* fn $name:ident = $symbol:literal ($($argument:ident: $type:ty),*);)*) => {
         /// The functions of the driver library that the tests use.

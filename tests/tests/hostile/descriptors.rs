@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use tests::daemon::{Daemon, eventually, succeed};
+use tests::daemon::{Daemon, eventually, is_alive, succeed};
 use tests::skipped::skipped;
 
 use crate::scene::{Scene, Talker, attacker};
@@ -69,11 +69,6 @@ fn files_that_never_answer_left_in_queues_and_registered() {
     scene.nobody_noticed();
 }
 
-/// Whether a process is there, and not only its end that nobody has asked for.
-fn is_there(pid: &str) -> bool {
-    std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| !stat.contains(") Z "))
-}
-
 /// The kernel does not end a process that looks at such a file, or closes it. It is not the server's process that does.
 #[test]
 fn a_server_ends_whatever_its_clients_registered() {
@@ -90,14 +85,16 @@ fn a_server_ends_whatever_its_clients_registered() {
     let name = std::fs::read_to_string(format!("/proc/{receiver}/comm"));
     assert_eq!(name.unwrap(), "openmps-files\n");
     daemon.control_output(&["shutdown_server", &server, "-f"]);
-    eventually("the server is gone", || !is_there(&server));
+    eventually("the server is gone", || !is_alive(server.parse().unwrap()));
     let log = daemon.control_log();
     assert!(!log.contains("did not end by itself"), "{log}");
     assert_eq!(succeed(&mut daemon.probe(&["work", "1"])), "ok\n");
     assert_ne!(daemon.server().to_string(), server);
     // From here on nothing is to be waited for.
     drop(attacker);
-    eventually("the receiver is gone", || !is_there(&receiver));
+    eventually("the receiver is gone", || {
+        !is_alive(receiver.parse().unwrap())
+    });
 }
 
 /// Processes of a group whose tasks the kernel holds, and does not let end, until it is told otherwise.
@@ -155,5 +152,5 @@ fn a_server_that_cannot_end_holds_up_neither_the_next_one_nor_the_daemon() {
     // Ends, or this panics.
     drop(daemon);
     frozen.thaw();
-    eventually("the server is gone", || !is_there(&server));
+    eventually("the server is gone", || !is_alive(server.parse().unwrap()));
 }

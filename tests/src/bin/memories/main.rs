@@ -6,7 +6,6 @@
 use std::ffi::{c_int, c_uint, c_void};
 use std::time::Duration;
 
-use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW, Symbol};
 use tests::cuda::{Address, Code, Driver, Handle};
 use tests::program::{finish, hear, say};
 
@@ -27,32 +26,7 @@ const PROPERTIES: [u32; 8] = [1, 1, 1, 0, 0, 0, 0, 0];
 /// CUmemAccessDesc: device 0 reads and writes.
 const ACCESS: [u32; 3] = [1, 0, 3];
 
-macro_rules! functions {
-    ($($name:ident = $symbol:literal ($($type:ty),*);)*) => {
-        /// Functions of memory that the other tests have no use for.
-        struct Functions {
-            $($name: Symbol<unsafe extern "C" fn($($type),*) -> Code>,)*
-            _library: Library,
-        }
-
-        impl Functions {
-            fn open() -> Self {
-                // SAFETY: loading a CUDA driver library runs no code that asks anything of its loader.
-                let library = unsafe { Library::open(Some("libcuda.so.1"), RTLD_NOW | RTLD_LOCAL) }
-                    .expect("libcuda.so.1 is on the path");
-                // SAFETY: the signatures are those of CUDA's manual.
-                unsafe {
-                    Self {
-                        $($name: library.get(concat!($symbol, "\0").as_bytes()).expect($symbol),)*
-                        _library: library,
-                    }
-                }
-            }
-        }
-    };
-}
-
-functions! {
+tests::functions! {
     pitch = "cuMemAllocPitch_v2"(*mut Address, *mut usize, usize, usize, c_uint);
     managed = "cuMemAllocManaged"(*mut Address, usize, c_uint);
     register = "cuMemHostRegister_v2"(*mut c_void, usize, c_uint);
