@@ -451,7 +451,7 @@ impl Stream {
             stream: self.slot,
             device: job.device(),
             what: job.what(),
-            since: clock::now(),
+            since: Some(clock::now()),
         };
         jobs.begin(in_flight);
         scheduler.submit(account, Arc::new(job), threads);

@@ -45,8 +45,9 @@ pub struct InFlight {
     pub device: u32,
     /// A kernel by its name, or what else it is, in words.
     pub what: String,
-    /// Since when the device has it, at the latest since what was before it ended: nanoseconds of CLOCK_MONOTONIC.
-    pub since: u64,
+    /// Since when the device has it, at the latest since what was before it ended: nanoseconds of CLOCK_MONOTONIC. `None` where
+    /// that cannot be seen now.
+    pub since: Option<u64>,
 }
 
 /// A client's work, for whoever asks from any thread what devices have of it; perhaps after the client's end, so it must keep nothing

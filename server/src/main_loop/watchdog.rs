@@ -104,7 +104,8 @@ impl Progress {
         let moves = completed != self.completed || busy.is_empty();
         // Of what has been there since the last progress, or later.
         let begun = busy.iter().flat_map(|(_, works)| works);
-        let begun = begun.map(|work| work.since).min().unwrap_or(now);
+        let begun = begun.map(|work| work.since.unwrap_or(0)).min();
+        let begun = begun.unwrap_or(now);
         if moves || busy.iter().any(|(client, _)| client.is_limited) {
             let since = std::mem::replace(&mut self.since, now);
             self.completed = completed;
@@ -127,8 +128,11 @@ impl ClientWork {
     /// In words, what it has on a device.
     fn has(&self, works: &[&InFlight], now: u64) -> String {
         let each = works.iter().map(|work| {
-            let seconds = now.saturating_sub(work.since) / 1_000_000_000;
-            format!("{} for {seconds} s in stream {}", work.what, work.stream)
+            let seconds = work
+                .since
+                .map(|since| now.saturating_sub(since) / 1_000_000_000);
+            let time = seconds.map_or_else(String::new, |seconds| format!(" for {seconds} s"));
+            format!("{}{time} in stream {}", work.what, work.stream)
         });
         format!("{}: {}", self.name, each.collect::<Vec<_>>().join(", "))
     }
@@ -145,7 +149,7 @@ mod tests {
             stream: 64,
             device: 1,
             what: "kernel k".into(),
-            since: since * SECOND,
+            since: Some(since * SECOND),
         });
         ClientWork {
             name: name.into(),
@@ -216,6 +220,20 @@ mod tests {
                 []
             );
         }
+    }
+
+    /// A call of the driver that does not return, of which no beginning is known.
+    #[test]
+    fn what_cannot_be_looked_at_counts_from_the_last_progress() {
+        let mut watchdog = watchdog();
+        let mut client = client("a", 5, Some(0));
+        client.in_flight[0].since = None;
+        let clients = [client];
+        assert_eq!(watchdog.look(100 * SECOND, &clients), []);
+        assert_eq!(watchdog.look(110 * SECOND, &clients), []);
+        let found = watchdog.look(131 * SECOND, &clients);
+        let text = "a: kernel k in stream 64".to_owned();
+        assert_eq!(found, [(1, Finding::Still(100 * SECOND, text))]);
     }
 
     #[test]

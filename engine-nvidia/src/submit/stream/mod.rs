@@ -45,6 +45,9 @@ use crate::submit::readback::WaitPredictor;
 use crate::submit::stream::state::{Contention, LastLook, StreamState};
 use crate::sync::Handle;
 
+/// How often it is tried to look at a stream that somebody else has in hand.
+const TRIES: u32 = 1000;
+
 /// One stream of a client.
 #[derive(Debug)]
 pub(crate) struct Stream {
@@ -134,8 +137,11 @@ impl Stream {
 
     /// The kernel that the GPU is at, if it is at one.
     pub(crate) fn running(&self) -> Option<String> {
+        self.running_of(&self.state.lock())
+    }
+
+    fn running_of(&self, state: &StreamState) -> Option<String> {
         let word = self.word.load();
-        let state = self.state.lock();
         let mut unfinished = state
             .issued
             .iter()
@@ -148,18 +154,35 @@ impl Stream {
         })
     }
 
-    /// What the GPU is at, and since when.
+    /// What the GPU is at, and since when. Waits for nobody: who gives the driver something may wait in it for ever.
     pub(crate) fn in_flight(&self) -> Option<InFlight> {
-        let kernel = self.running();
-        let word = self.word.load();
-        let state = self.state.lock();
-        let front = state.issued.front();
-        front.filter(|front| !has_reached(word, front.fence_value))?;
+        let mut tries = 0..TRIES;
+        let state = tries.find_map(|_| {
+            let state = self.state.try_lock();
+            if state.is_none() {
+                std::thread::yield_now();
+            }
+            state
+        });
+        let (what, since) = match state {
+            None => ("a call of the driver".to_owned(), None),
+            Some(state) => {
+                let value = state.issued.front()?.fence_value;
+                if has_reached(self.word.load(), value) {
+                    return None;
+                }
+                let what = match self.running_of(&state) {
+                    Some(kernel) => format!("kernel {kernel}"),
+                    None => "a copy, a fill or an event".to_owned(),
+                };
+                (what, Some(clock::at(state.looked_at)))
+            }
+        };
         Some(InFlight {
             stream: self.slot,
             device: self.device().ordinal().cast_unsigned(),
-            what: kernel.map_or_else(|| "no kernel".to_owned(), |name| format!("kernel {name}")),
-            since: clock::at(state.looked_at),
+            what,
+            since,
         })
     }
 
