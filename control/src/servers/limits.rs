@@ -142,6 +142,25 @@ pub fn limits_of(fields: &ClientFields, devices: &[ListedDevice]) -> ClientLimit
     }
 }
 
+/// Has fields say what a client may have now. `false` if they cannot: nothing in them keeps a part free.
+#[must_use]
+pub fn set_limits(fields: &mut ClientFields, limits: &ClientLimits) -> bool {
+    let ClientLimits {
+        percentage,
+        reserved,
+        priority,
+        memory,
+    } = limits;
+    let memory: Vec<String> = memory
+        .iter()
+        .map(|(device, bytes)| format!("{device}={bytes}"))
+        .collect();
+    fields.percentage = Some(percentage.to_string());
+    fields.priority = Some(priority.to_string());
+    fields.memory_limit = (!memory.is_empty()).then(|| memory.join(","));
+    !reserved
+}
+
 /// The active thread percentage in fields.
 #[must_use]
 pub fn percentage_of(fields: &ClientFields) -> f32 {
@@ -221,6 +240,29 @@ mod tests {
         assert_eq!(ask("33.3", "").unwrap().percentage.as_deref(), Some("33.3"));
         assert!(ask("abc", "").is_err());
         assert!(ask("50", "junk").is_err());
+    }
+
+    #[test]
+    fn what_a_client_may_have_stands_in_its_fields_again() {
+        let mut fields = ClientFields {
+            percentage: Some("90".into()),
+            memory_limit: Some("0=1M,1=2M".into()),
+            ..ClientFields::default()
+        };
+        let limits = ClientLimits {
+            percentage: 33.3,
+            reserved: false,
+            priority: 1,
+            memory: BTreeMap::from([(0, 5 << 20)]),
+        };
+        let device = ListedDevice::default();
+        assert!(set_limits(&mut fields, &limits));
+        assert_eq!(limits_of(&fields, &[device]), limits);
+        let reserved = ClientLimits {
+            reserved: true,
+            ..limits
+        };
+        assert!(!set_limits(&mut fields, &reserved));
     }
 
     #[test]

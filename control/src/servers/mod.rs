@@ -4,6 +4,7 @@
 
 pub mod code_folder;
 pub mod contexts;
+pub(crate) mod kept_session;
 pub(crate) mod limits;
 pub mod placement;
 pub mod process;

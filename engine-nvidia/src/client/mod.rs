@@ -86,6 +86,7 @@ impl NvidiaClient {
     ) -> Result<Self, CUresult> {
         let Attachment {
             windows,
+            files: _,
             addresses,
             host,
             staging,

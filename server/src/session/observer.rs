@@ -182,6 +182,8 @@ pub struct VariableMemory {
     pub device: Window,
     /// Managed.
     pub managed: Window,
+    /// It holds the variables already.
+    pub is_written: bool,
 }
 
 impl VariableMemory {
@@ -191,6 +193,7 @@ impl VariableMemory {
         Self {
             device: nothing,
             managed: nothing,
+            is_written: false,
         }
     };
 }
@@ -417,6 +420,10 @@ impl Observer for ClientObserver {
             self.name
                 .fault_line("further faults of this client are not reported");
         }
+    }
+
+    fn has_variables(&self) -> bool {
+        self.variables.lock().is_written
     }
 
     fn allocate(&self, _context: u32, bytes: u64, managed: bool) -> Result<Window, CUresult> {
