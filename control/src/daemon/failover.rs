@@ -18,7 +18,7 @@ impl Daemon {
     /// The memory of a client that is about to be handed to a server with so many devices.
     ///
     /// # Errors
-    /// As [`SessionMemory::create`].
+    /// When the process has no descriptor left, and the like.
     pub(crate) fn memory_for(
         &self,
         hello: &Hello,
