@@ -48,6 +48,7 @@ impl SoftClient {
     pub(crate) fn new(devices: &Arc<Devices>, attachment: Attachment) -> Result<Self, CUresult> {
         let Attachment {
             windows,
+            files,
             addresses,
             host,
             staging,
@@ -57,7 +58,13 @@ impl SoftClient {
             observer,
         } = attachment;
         checks::percentage(share.percentage)?;
-        let memory = ClientMemory::new(&windows, &devices.budgets, &addresses, &host, &staging)?;
+        let memory = ClientMemory::new(
+            (&windows, files),
+            &devices.budgets,
+            &addresses,
+            &host,
+            &staging,
+        )?;
         let scheduler = Arc::clone(devices.pool.scheduler());
         // As the server tells the client of MULTIPROCESSOR_COUNT: what occupancy is computed by.
         let sms = granted(scheduler.workers(), share.percentage);

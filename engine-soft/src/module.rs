@@ -136,14 +136,15 @@ impl Image {
 }
 
 impl Module {
-    /// Makes a module: places its variables where `allocate` says and writes their first values.
+    /// Makes a module: places its variables where `allocate` says and writes their first values, unless their memory has
+    /// the values that they are to have.
     ///
     /// # Errors
     /// What `allocate` gives, and CUDA_ERROR_INVALID_VALUE if it gave what is not the client's.
     pub(crate) fn new(
         image: Arc<Image>,
         context: Arc<Context>,
-        memory: &ClientMemory,
+        (memory, has_variables): (&ClientMemory, bool),
         mut allocate: impl FnMut(u64, bool) -> Result<Window, CUresult>,
     ) -> Result<Self, CUresult> {
         let variables = image.module.globals();
@@ -167,7 +168,8 @@ impl Module {
             globals.push(address);
         }
         let space = &memory.copy_space();
-        for (variable, &address) in variables.iter().zip(&globals) {
+        let unwritten = variables.iter().zip(&globals).filter(|_| !has_variables);
+        for (variable, &address) in unwritten {
             let mut bytes = variable.init.clone();
             for relocated in &variable.relocations {
                 let target = match relocated.target {

@@ -75,6 +75,10 @@ impl SoftEngine {
 }
 
 impl Engine for SoftEngine {
+    fn takes_files(&self) -> bool {
+        true
+    }
+
     fn lost(&self) -> Option<CUresult> {
         // A fault ends one client's context here, never the device.
         None

@@ -68,6 +68,32 @@ impl Arena {
         Some(taken)
     }
 
+    /// Takes these very windows, which are made of extents and lie in the arena: all of them, or none if one is not free.
+    pub fn allocate_at(&mut self, windows: &[Window]) -> bool {
+        for (at, window) in windows.iter().enumerate() {
+            let extents = self.extents(window);
+            let Some((first, count)) = extents.filter(|&(first, count)| {
+                count > 0 && (first..first + count).all(|extent| self.is_free(extent))
+            }) else {
+                for taken in &windows[..at] {
+                    self.release(taken);
+                }
+                return false;
+            };
+            self.set(first, count, true);
+        }
+        true
+    }
+
+    /// The first extent of a window and how many it has, if it is made of the arena's.
+    fn extents(&self, window: &Window) -> Option<(u64, u64)> {
+        let offset = window.base.checked_sub(BASE)?;
+        let is_whole = offset.is_multiple_of(EXTENT) && window.bytes.is_multiple_of(EXTENT);
+        let (first, count) = (offset / EXTENT, window.bytes / EXTENT);
+        let end = first.checked_add(count)?;
+        (is_whole && end <= EXTENTS).then_some((first, count))
+    }
+
     /// Takes a window for a client that has grown by `grown` bytes so far. No client grows by more than
     /// would then be left for others to grow by, so however many want all of it, the next one gets
     /// some.
@@ -169,6 +195,33 @@ mod tests {
             second[1].base + EXTENT,
             "the failed attempt has left nothing"
         );
+    }
+
+    #[test]
+    fn windows_of_a_former_server_are_taken_where_they_were_or_not_at_all() {
+        let mut arena = Arena::default();
+        let before = arena.allocate(&[EXTENT, HOST_BYTES]).unwrap();
+        let mut next = Arena::default();
+        assert!(next.allocate_at(&before));
+        assert!(!next.allocate_at(&before[1..]), "somebody has it");
+        for window in &before {
+            next.release(window);
+        }
+        let taken = next.allocate(&[EXTENT]).unwrap();
+        assert_eq!(taken[0], before[0]);
+        assert!(!next.allocate_at(&[before[1], before[0]]));
+        assert!(next.allocate_at(&before[1..]), "nothing was left of that");
+        for wrong in [
+            (0, EXTENT),
+            (BASE + 1, EXTENT),
+            (BASE, EXTENT + 1),
+            (BASE, 0),
+            (ARENA.end - EXTENT, 2 * EXTENT),
+            (ARENA.end, u64::MAX / EXTENT * EXTENT),
+        ] {
+            let (base, bytes) = wrong;
+            assert!(!next.allocate_at(&[Window { base, bytes }]), "{wrong:?}");
+        }
     }
 
     #[test]

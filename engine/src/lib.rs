@@ -58,6 +58,12 @@ pub trait Engine: Send + Sync + Debug {
         false
     }
 
+    /// Whether a client's device memory can lie in files that are given ([`Attachment::files`]), whose contents stay when
+    /// this process ends and are there again where the next one maps them.
+    fn takes_files(&self) -> bool {
+        false
+    }
+
     /// What memory of the devices is taken of, if it is this machine's own: what else clients have of that is
     /// taken of it too.
     fn machine_memory(&self) -> Option<&Arc<Bound>> {
@@ -105,6 +111,9 @@ pub struct Attachment {
     /// For each device the addresses that the client's memory on it shall have at first. The engine
     /// maps them; nothing is accessible before [`Client::commit`].
     pub windows: Vec<Window>,
+    /// What the windows' memory is to lie in, a sealed memfd of each one's size; none where the engine makes what it needs.
+    /// See [`Engine::takes_files`].
+    pub files: Vec<OwnedFd>,
     /// Keeps the windows' addresses from being another's. To be held until nothing is mapped there
     /// any more, which for memory that others use is after the client has gone.
     pub addresses: Arc<dyn Owner>,

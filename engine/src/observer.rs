@@ -136,4 +136,10 @@ pub trait Observer: Send + Sync + Debug {
     /// # Errors
     /// CUDA_ERROR_OUT_OF_MEMORY.
     fn allocate(&self, context: u32, bytes: u64, managed: bool) -> Result<Window, CUresult>;
+
+    /// Whether the memory that [`Observer::allocate`] gives now holds the variables as they are to be: their module was
+    /// another server's before.
+    fn has_variables(&self) -> bool {
+        false
+    }
 }

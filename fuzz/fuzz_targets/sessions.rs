@@ -173,6 +173,8 @@ fn attach(daemon: &mut Connection, session: u64) -> Option<Client> {
         client: ClientFields::default(),
         member: Membership::default(),
         time_line: None,
+        files: 0,
+        bases: Vec::new(),
     });
     let [ring, status, staging, host] = memory.fds();
     let fds = [theirs.as_fd(), pidfd.as_fd(), ring, status, staging, host];

@@ -70,6 +70,8 @@ fn admit() -> Admit {
         client: client(),
         member: Membership::default(),
         time_line: None,
+        files: 0,
+        bases: Vec::new(),
     }
 }
 
@@ -156,7 +158,13 @@ fn packets() -> Vec<(&'static str, Packet)> {
                 ],
             },
         ),
-        ("attached", Packet::Attached { session: 6 }),
+        (
+            "attached",
+            Packet::Attached {
+                session: 6,
+                bases: vec![0x1100_0000_0000, 0x1200_0000_0000],
+            },
+        ),
         (
             "gone",
             Packet::Gone {

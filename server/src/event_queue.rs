@@ -14,8 +14,8 @@ use rustix::io::Errno;
 /// Something that the main thread is to hear of; the numbers are those of sessions.
 #[derive(Debug)]
 pub enum ServerEvent {
-    /// The client was welcomed.
-    Attached(u64),
+    /// The client was welcomed, with its windows there if another server may take it over.
+    Attached(u64, Vec<u64>),
     /// The session has ended, and all that it had is free.
     Ended(u64, Ending),
     /// A context of the client is dead.

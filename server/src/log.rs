@@ -193,6 +193,8 @@ mod tests {
             client: ClientFields::default(),
             member: Membership::default(),
             time_line: None,
+            files: 0,
+            bases: Vec::new(),
         };
         let name = ClientLog::new(lines.clone(), Arc::default(), &admit, Some("a".into()));
         name.connected();

@@ -98,6 +98,10 @@ driver! {
     fn device_total_mem = "cuDeviceTotalMem_v2"(bytes: *mut usize, device: c_int);
     /// cuDevicePrimaryCtxRetain
     fn primary_retain = "cuDevicePrimaryCtxRetain"(context: *mut Handle, device: c_int);
+    /// cuDevicePrimaryCtxReset_v2
+    fn primary_reset = "cuDevicePrimaryCtxReset_v2"(device: c_int);
+    /// cuArrayCreate_v2
+    fn array_create = "cuArrayCreate_v2"(array: *mut Handle, descriptor: *const c_void);
     /// cuCtxCreate_v2
     fn ctx_create = "cuCtxCreate_v2"(context: *mut Handle, flags: c_uint, device: c_int);
     /// cuCtxCreate_v3, whose parameters are pairs of a type, 0 for multiprocessors, and their number

@@ -28,6 +28,12 @@ pub fn probe() -> &'static Path {
     PROGRAM.get_or_init(|| build("tests", "probe"))
 }
 
+/// Another test program of `src/bin`, built on first use.
+pub fn program(name: &str) -> PathBuf {
+    crate::watchdog::watch();
+    build("tests", name)
+}
+
 /// Builds a program of the workspace as the tests were built. For development the software GPU is optimised too, as
 /// it is what tests wait for.
 fn build(package: &str, program: &str) -> PathBuf {

@@ -23,8 +23,10 @@ fn expected(wrong: Wrong) -> (&'static str, &'static str, bool) {
         Wrong::Limited(_) => ("told 702", "exact", true),
         Wrong::Killed(_) => ("killed", "exact", true),
         Wrong::Stopped | Wrong::Daemon => ("exact", "exact", false),
-        // There is no standby: all clients of a server end with it.
+        // Nobody takes over: all clients of a server end with it.
         Wrong::Server(_) => ("told 806", "told 806", false),
+        // Of those who were in a kernel [`check`] lets each be told so.
+        Wrong::Failover(_) => ("exact", "exact", false),
         // Nobody can write who it was.
         Wrong::DiskFull => ("told 700", "exact", false),
         Wrong::Client(other) => panic!("no expectation of {other}"),
@@ -42,9 +44,14 @@ fn check(name: &str, wrong: Wrong, neighbours: (&str, &str, usize)) {
     let seen: Cell = cell(&software_gpu(), Path::new(PROGRAM), wrong, neighbours);
     let (guilty, others, is_named) = expected(wrong);
     let at = format!("{name} beside {}: {seen}", neighbours.0);
-    assert_eq!(seen.guilty, guilty, "{at}");
-    assert_eq!(seen.neighbours, vec![others; neighbours.2], "{at}");
-    assert_eq!(seen.is_named, is_named, "{at}");
+    let may_be_cut_off = matches!(wrong, Wrong::Failover(_)) && neighbours.1 != "idle";
+    let is = |said: &str, expected: &str| said == expected || may_be_cut_off && said == "told 719";
+    assert!(is(&seen.guilty, guilty), "{at}");
+    assert_eq!(seen.neighbours.len(), neighbours.2, "{at}");
+    assert!(seen.neighbours.iter().all(|said| is(said, others)), "{at}");
+    if !may_be_cut_off {
+        assert_eq!(seen.is_named, is_named, "{at}");
+    }
     match wrong {
         // Fail closed: never a GPU without a daemon.
         Wrong::Daemon => assert_eq!(seen.next, "ended exit status: 1", "{at}"),
@@ -68,6 +75,7 @@ fn a_fault_an_endless_kernel_and_a_kill_beside_each_neighbour() {
         "endless kernel, terminated",
         "endless kernel, limited",
         "SIGKILL mid-copy",
+        "server SIGKILL, --failover",
     ];
     for (name, wrong) in WRONGS.iter().filter(|(name, _)| chosen.contains(name)) {
         for neighbours in NEIGHBOURS {

@@ -215,6 +215,34 @@ impl Mapping {
         Self::checked(mapped, len, Some(address))
     }
 
+    /// Puts other memory of the same size in the place of this, readable, and keeps it from children. Who reads meanwhile
+    /// reads one or the other.
+    ///
+    /// # Errors
+    /// When the sizes differ or the kernel has no room; then nothing has changed.
+    pub fn replace_read_only(&self, memory: &Sealed) -> Result<(), MemoryError> {
+        if memory.bytes != self.len as u64 {
+            return Err(MemoryError::Size {
+                wanted: self.len as u64,
+                found: memory.bytes,
+            });
+        }
+        // SAFETY: the range is this mapping's own, and all access to it goes through atomics or raw copies; the memfd is
+        // sealed, so all of it stays accessible.
+        unsafe {
+            rustix::mm::mmap(
+                self.base.as_ptr().cast(),
+                self.len,
+                ProtFlags::READ,
+                MapFlags::SHARED | MapFlags::NORESERVE | MapFlags::FIXED,
+                &memory.fd,
+                0,
+            )
+        }
+        .map_err(system("map memory"))?;
+        self.keep_from_children()
+    }
+
     fn new(
         memory: &Sealed,
         protection: ProtFlags,

@@ -100,8 +100,26 @@ impl Record {
     pub fn data(&self) -> &[u8] {
         &self.data
     }
+
+    /// A record that came otherwise than through the ring. Its header says how many slots and bytes there are.
+    #[must_use]
+    pub const fn new(header: Header, slots: Vec<u64>, data: Vec<u8>) -> Self {
+        Self {
+            header,
+            slots,
+            data,
+        }
+    }
 }
 
 /// A taken record's place in the ring, for when it is retired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Position(u64);
+pub struct Position(pub(crate) u64);
+
+impl Position {
+    /// Words of the ring up to the record's end, since its beginning.
+    #[must_use]
+    pub const fn end(self) -> u64 {
+        self.0
+    }
+}

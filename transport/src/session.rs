@@ -6,16 +6,19 @@
 //! ([`layout`]); knows nothing of what the operations do.
 
 mod client;
+pub mod journal;
 mod layout;
 mod replies;
 mod server;
 mod staging;
+mod takeover;
 
 pub use client::{ClientEnd, Closed, EncodedRequest};
 pub use layout::{RECORD_DATA, REPLY_DATA, REPLY_SLOTS, RING_BYTES, STAGING_BYTES, STATUS_BYTES};
-pub use replies::Reply;
+pub use replies::{Answer, Reply};
 pub use server::{Consumer, NotSent, Publisher, ServerEnd};
 pub use staging::{Chunk, Staging};
+pub use takeover::Former;
 
 use crate::memory::{MemoryError, Sealed};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -42,7 +45,7 @@ impl SessionMemory {
         Ok(Self {
             ring: Sealed::create("openmps-ring", RING_BYTES as u64)?,
             // The server seals it against writing once it has its own mapping.
-            status: Sealed::create_open("openmps-status", STATUS_BYTES as u64)?,
+            status: Self::create_status()?,
             staging: Sealed::create("openmps-staging", STAGING_BYTES as u64)?,
             host: Sealed::create("openmps-host", host_bytes)?,
         })
@@ -62,6 +65,14 @@ impl SessionMemory {
             staging: Sealed::from_fd(staging, STAGING_BYTES as u64)?,
             host: Sealed::from_fd(host, host_bytes)?,
         })
+    }
+
+    /// Status memory for another server, which takes the session over: the former one's is its own for ever.
+    ///
+    /// # Errors
+    /// As [`SessionMemory::create`].
+    pub fn create_status() -> Result<Sealed, MemoryError> {
+        Sealed::create_open("openmps-status", STATUS_BYTES as u64)
     }
 
     /// The descriptors in the order of the packets.

@@ -139,7 +139,7 @@ fn greet(connection: &Connection) -> Result<(Welcome, Vec<std::os::fd::OwnedFd>)
     let hello = Packet::Hello(Hello {
         version: control_messages::VERSION,
         fingerprint: control_messages::fingerprint(),
-        features: control_messages::FEATURE_QUEUED,
+        features: control_messages::FEATURE_QUEUED | control_messages::FEATURE_TAKEOVER,
         purpose: Purpose::Client(ClientFields {
             program: program(),
             percentage: text_of("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE")
@@ -221,6 +221,7 @@ fn open(
         added.map_err(|error| unusable(&error))?;
     }
     let link = ClientEnd::new(&memory, connection).map_err(|error| unusable(&error))?;
+    link.welcomed(welcome.clone());
     let all = facts.len() as u32;
     let devices: Vec<Device> = visible_devices::choose(
         facts,

@@ -229,6 +229,18 @@ impl Connection {
             .map_err(|_| self.lost())
     }
 
+    /// Sends a request whose data is in staging memory now.
+    pub(crate) fn post_staged<R: Request>(
+        &self,
+        request: &R,
+        staged: &[u8],
+    ) -> Result<(), CUresult> {
+        self.check_open()?;
+        self.link
+            .post_staged(request, staged)
+            .map_err(|_| self.lost())
+    }
+
     /// Sends a request and waits for its reply. An error in the reply is an error here.
     pub(crate) fn call<R: Request>(&self, request: &R) -> Result<Reply<R::Reply>, CUresult> {
         self.call_with(request, &[])

@@ -57,6 +57,7 @@ impl Connection {
             }
         }
         self.output.shown.store(told, Ordering::Release);
+        self.link().output_shown(told);
     }
 }
 

@@ -70,6 +70,8 @@ pub struct Options {
     pub contexts: Option<u32>,
     /// `-S`: clients have contexts in static partitions only.
     pub static_partitions: bool,
+    /// `--failover`: sessions of a server that ends by itself are taken over by another one.
+    pub failover: bool,
     /// [`PAGE_PROCESS`]: the page that was started with it.
     pub page: Option<i32>,
 }
@@ -88,6 +90,7 @@ impl Options {
             underlay,
             contexts,
             static_partitions,
+            failover,
             page,
         } = self;
         let named = |option: &str, name: &str| format!("--{option}={name}");
@@ -95,6 +98,7 @@ impl Options {
             (multiuser, "-M"),
             (ready_devices, "-q"),
             (static_partitions, "-S"),
+            (failover, "--failover"),
         ];
         let flags = flags.into_iter().filter(|(is_set, _)| *is_set);
         let values = [
@@ -125,6 +129,7 @@ const OPTIONS: &[&str] = &[
     "--compute-mode",
     "--underlay",
     "--contexts",
+    "--failover",
 ];
 
 /// How many letters have to be changed, put in or left out to make one word of the other.
@@ -211,6 +216,7 @@ pub fn parse(arguments: &[String]) -> Action {
             "-S" | "--static-partitioning" => {
                 options.static_partitions = true;
             }
+            "--failover" => options.failover = true,
             _ if argument.starts_with('-') => {
                 let nearest = OPTIONS
                     .iter()
@@ -306,6 +312,7 @@ mod tests {
             underlay: Some(Mode::NvidiaMps),
             contexts: Some(8),
             static_partitions: true,
+            failover: true,
             page: Some(77),
         };
         for options in [all, Options::default()] {

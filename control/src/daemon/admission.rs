@@ -8,18 +8,18 @@ use std::os::unix::fs::MetadataExt;
 
 use cuda_abi::CUresult;
 use daemon_interface::label;
-use engine::arena::HOST_BYTES;
 use protocol::control_messages::{
     Admit, Hello, Membership, NO_PARTITION, Packet, Purpose, negotiate,
 };
 use serde_json::json;
-use transport::session::SessionMemory;
+use transport::memory::Sealed;
 use transport::socket::{Connection, SocketError};
 
 use super::Daemon;
 use crate::container::Container;
 use crate::groups::NotAnnounced;
 use crate::log::events::of_client;
+use crate::servers::kept_session::KeptSession;
 use crate::servers::limits::{limits_of, percentage_of, priority_of};
 use crate::servers::placement::{Companion, Requester, server_for};
 use crate::servers::registry::QueuedClient;
@@ -167,6 +167,7 @@ impl Daemon {
             job,
             group,
             partition: None,
+            memory: None,
         });
         let how = match state {
             State::Active => "Server already exists",
@@ -202,8 +203,13 @@ impl Daemon {
     /// Hands a client to its server. Gives it back if that has to wait.
     fn admit(&mut self, id: ServerId, mut waiting: WaitingClient) -> Option<WaitingClient> {
         let (pid, group) = (waiting.peer.pid, waiting.group);
-        let memory = match SessionMemory::create(HOST_BYTES) {
-            Ok(memory) => memory,
+        let devices = self.registry.servers.get(&id)?.devices.len();
+        let memory = match waiting.memory.take() {
+            Some(memory) => Ok(memory),
+            None => self.memory_for(&waiting.hello, devices),
+        };
+        match memory {
+            Ok(memory) => waiting.memory = Some(memory),
             Err(error) => {
                 self.refuse_with(
                     &waiting.connection,
@@ -214,7 +220,7 @@ impl Daemon {
                 );
                 return None;
             }
-        };
+        }
         let version = match negotiate(waiting.hello.version) {
             Ok(version) => version,
             Err(versions) => {
@@ -262,6 +268,7 @@ impl Daemon {
         };
         self.forget_who_stopped_recording();
         let time_line = self.recorder_of(&client);
+        let kept = waiting.memory.as_ref()?;
         let admit = Packet::Admit(Admit {
             session: waiting.session,
             pid,
@@ -277,8 +284,13 @@ impl Daemon {
                 partition: waiting.partition,
             },
             time_line,
+            files: u32::try_from(kept.files.len()).unwrap_or(0),
+            bases: kept
+                .former
+                .as_ref()
+                .map_or_else(Vec::new, |(_, bases)| bases.clone()),
         });
-        let [ring, status, staging, host] = memory.fds();
+        let [ring, status, staging, host] = kept.memory.fds();
         let mut fds = vec![
             waiting.connection.as_fd(),
             waiting.peer.pidfd.as_fd(),
@@ -287,6 +299,8 @@ impl Daemon {
             staging,
             host,
         ];
+        fds.extend(kept.files.iter().map(Sealed::as_fd));
+        fds.extend(kept.former.as_ref().map(|(status, _)| status.as_fd()));
         let time_line = time_line.and_then(|number| self.time_lines.get(&number));
         if let Some(time_line) = time_line {
             self.announce(time_line, waiting.session, &client);
@@ -306,7 +320,7 @@ impl Daemon {
                 let group = group.map(|group| &group.name);
                 let more = json!({ "group": group });
                 self.event_about(&payer, "client.connected", about, more);
-                waiting.connection.close_own_end();
+                self.keep_or_close(id, waiting);
                 None
             }
             Err(error) if error.would_wait() => Some(waiting),
@@ -320,6 +334,21 @@ impl Daemon {
                 self.refuse(&waiting.connection, Some(pid), group, &error.to_string());
                 None
             }
+        }
+    }
+}
+
+impl Daemon {
+    /// A server has a client: its connection is closed here, unless another server can take the session over.
+    fn keep_or_close(&mut self, id: ServerId, client: WaitingClient) {
+        let memory = client.memory.as_ref();
+        let can_go_on = memory.is_some_and(|memory| !memory.files.is_empty());
+        match self.registry.servers.get_mut(&id) {
+            Some(server) if can_go_on => {
+                let (session, bases) = (client.session, Vec::new());
+                server.kept.insert(session, KeptSession { client, bases });
+            }
+            _ => client.connection.close_own_end(),
         }
     }
 }

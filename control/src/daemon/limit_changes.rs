@@ -203,12 +203,11 @@ impl Daemon {
                 if let Some(refused) = refused {
                     return refused_change(&refused);
                 }
-                let servers = &mut self.registry.servers;
-                let client = servers
-                    .get_mut(server)
-                    .and_then(|server| server.clients.get_mut(session));
-                if let (Some(client), Some(limits)) = (client, limits) {
-                    client.limits = limits.clone();
+                let home = self.registry.servers.get_mut(server);
+                if let (Some(home), Some(limits)) = (home, limits)
+                    && home.set_limits(*session, limits)
+                    && let Some(client) = home.clients.get(session)
+                {
                     let who = json!({ "client": client.pid, "uid": client.uid });
                     self.event("limit.set", who, json!({}));
                 }

@@ -13,6 +13,7 @@ mod epoll_token;
 pub(crate) mod error;
 mod event_loop;
 mod events;
+mod failover;
 mod for_commands;
 mod groups;
 mod half_open;

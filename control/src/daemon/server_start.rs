@@ -136,6 +136,7 @@ impl Daemon {
                 settings,
                 waiting: VecDeque::new(),
                 clients: std::collections::BTreeMap::new(),
+                kept: std::collections::BTreeMap::new(),
                 last_serial: 0,
                 slot,
                 underlay,

@@ -139,9 +139,15 @@ impl Daemon {
                 self.announce_reservations(id);
                 self.resolve_answers(|until| until == Awaited::Ready(id), None);
             }
-            Packet::Attached { session } => {
+            Packet::Attached { session, bases } => {
                 if let Some(client) = server.clients.get_mut(&session) {
                     client.attached = true;
+                }
+                match server.kept.get_mut(&session) {
+                    Some(kept) if !bases.is_empty() => kept.bases = bases,
+                    // Its engine keeps memory where no other server finds it.
+                    Some(_) => server.stop_keeping(session),
+                    None => {}
                 }
             }
             Packet::Gone {
@@ -149,6 +155,7 @@ impl Daemon {
                 how,
                 accounts,
             } => {
+                server.stop_keeping(session);
                 if let Some(client) = server.clients.remove(&session) {
                     let about = of_client(server, &client);
                     self.registry.add_usage_of_departed(&accounts);
@@ -380,7 +387,17 @@ impl Daemon {
         ));
         let about = of_server(&server);
         self.event("server.exited", about, json!({ "why": how }));
-        for client in server.clients.values() {
+        let mut waiting = self.sessions_to_take_over(&mut server);
+        if !waiting.is_empty() {
+            self.log(&format!(
+                "Another server takes over {} of the {} clients of server {pid}",
+                waiting.len(),
+                server.clients.len()
+            ));
+        }
+        let goes_on = |session: u64| waiting.iter().any(|client| client.session == session);
+        let gone = server.clients.iter();
+        for (_, client) in gone.filter(|(session, _)| !goes_on(**session)) {
             // With 806: the server could not say how they went.
             let about = of_client(&server, client);
             let payer = self.about(client.uid, client.group);
@@ -421,7 +438,9 @@ impl Daemon {
             self.resolve_answers(|until| until == Awaited::Ended(session), None);
         }
 
-        self.start_server_again(server.key, server.uid, server.settings, server.waiting);
+        // Before any other client, whose addresses could be those of one of these.
+        waiting.extend(server.waiting);
+        self.start_server_again(server.key, server.uid, server.settings, waiting);
         self.resolve_answers(|until| until == Awaited::Gone(id), None);
         self.serve_next_user();
     }

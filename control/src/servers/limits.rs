@@ -162,6 +162,27 @@ fn kernel_time_of(fields: &ClientFields) -> Option<Duration> {
     limits::kernel_time(text).ok()
 }
 
+/// Has fields say what a client may have now. `false` if they cannot: nothing in them keeps a part free.
+#[must_use]
+pub fn set_limits(fields: &mut ClientFields, limits: &ClientLimits) -> bool {
+    let ClientLimits {
+        percentage,
+        reserved,
+        priority,
+        memory,
+        kernel_time,
+    } = limits;
+    let memory: Vec<String> = memory
+        .iter()
+        .map(|(device, bytes)| format!("{device}={bytes}"))
+        .collect();
+    fields.percentage = Some(percentage.to_string());
+    fields.priority = Some(priority.to_string());
+    fields.memory_limit = (!memory.is_empty()).then(|| memory.join(","));
+    fields.kernel_time = kernel_time.map(limits::kernel_time_text);
+    !reserved
+}
+
 /// The active thread percentage in fields.
 #[must_use]
 pub fn percentage_of(fields: &ClientFields) -> f32 {
@@ -270,6 +291,30 @@ mod tests {
         assert_eq!(asked(Some(2), Some("500ms")), Ok(Some("500ms".into())));
         assert_eq!(asked(Some(2), Some("5s")), Ok(Some("2s".into())));
         assert!(asked(Some(2), Some("5")).is_err());
+    }
+
+    #[test]
+    fn what_a_client_may_have_stands_in_its_fields_again() {
+        let mut fields = ClientFields {
+            percentage: Some("90".into()),
+            memory_limit: Some("0=1M,1=2M".into()),
+            ..ClientFields::default()
+        };
+        let limits = ClientLimits {
+            percentage: 33.3,
+            reserved: false,
+            priority: 1,
+            memory: BTreeMap::from([(0, 5 << 20)]),
+            kernel_time: Some(Duration::from_millis(1500)),
+        };
+        let device = ListedDevice::default();
+        assert!(set_limits(&mut fields, &limits));
+        assert_eq!(limits_of(&fields, &[device]), limits);
+        let reserved = ClientLimits {
+            reserved: true,
+            ..limits
+        };
+        assert!(!set_limits(&mut fields, &reserved));
     }
 
     #[test]

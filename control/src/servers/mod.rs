@@ -5,6 +5,7 @@
 pub mod code_folder;
 pub mod contexts;
 pub mod faults;
+pub(crate) mod kept_session;
 pub(crate) mod limits;
 pub mod placement;
 pub mod process;

@@ -13,7 +13,8 @@ use transport::socket::{Connection, Peer};
 
 use crate::container::Container;
 use crate::servers::faults::{Fault, Faults};
-use crate::servers::limits::{ClientLimits, ServerLimits, priority_of};
+use crate::servers::kept_session::{KeptMemory, KeptSession};
+use crate::servers::limits::{ClientLimits, ServerLimits, priority_of, set_limits};
 use crate::servers::placement::{Companion, ServerKey};
 
 /// Names a server for the daemon's life; pids are used again, these numbers are not.
@@ -57,6 +58,8 @@ pub struct WaitingClient {
     pub group: Option<u32>,
     /// Its static partition, or that it has none where it needs one.
     pub partition: Option<u32>,
+    /// What its session is given, once it was made.
+    pub memory: Option<KeptMemory>,
 }
 
 impl WaitingClient {
@@ -146,6 +149,8 @@ pub struct Server {
     pub waiting: VecDeque<WaitingClient>,
     /// Clients that it has, by session.
     pub clients: BTreeMap<u64, Client>,
+    /// Those of their sessions that another server can take over.
+    pub kept: BTreeMap<u64, KeptSession>,
     /// The serial number of its last client.
     pub last_serial: u64,
     /// Its slot in the groups' usage, if one was left.
@@ -161,6 +166,26 @@ impl Server {
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.child.id()
+    }
+
+    /// No other server is to take a session over any more.
+    pub fn stop_keeping(&mut self, session: u64) {
+        if let Some(kept) = self.kept.remove(&session) {
+            kept.client.connection.close_own_end();
+        }
+    }
+
+    /// Notes what a client may have now. Whether it is there.
+    pub fn set_limits(&mut self, session: u64, limits: &ClientLimits) -> bool {
+        let Some(client) = self.clients.get_mut(&session) else {
+            return false;
+        };
+        client.limits = limits.clone();
+        let kept = self.kept.get_mut(&session);
+        if kept.is_some_and(|kept| !set_limits(&mut kept.client.fields, limits)) {
+            self.stop_keeping(session);
+        }
+        true
     }
 
     /// Whether it can be handed a client now.

@@ -87,6 +87,7 @@ impl NvidiaClient {
     ) -> Result<Self, CUresult> {
         let Attachment {
             windows,
+            files: _,
             addresses,
             host,
             staging,

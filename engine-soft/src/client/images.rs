@@ -127,7 +127,8 @@ impl Objects {
         }
         let observer = Arc::clone(&self.client.observer);
         let allocate = |bytes, managed| observer.allocate(request.context, bytes, managed);
-        let module = Module::new(Arc::clone(image), context, &self.memory, allocate)?;
+        let place = (&self.memory, observer.has_variables());
+        let module = Module::new(Arc::clone(image), context, place, allocate)?;
         for address in &*module.globals {
             reply.extend(address.to_le_bytes());
         }

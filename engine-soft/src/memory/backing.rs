@@ -130,15 +130,18 @@ fn granules(range: Window) -> impl Iterator<Item = u64> {
 }
 
 impl Backing {
-    /// Maps a window's memory at its addresses.
+    /// Maps a window's memory at its addresses: a file's that was given, or a new one's.
     pub(crate) fn map(
-        window: Window,
+        (window, file): (Window, Option<OwnedFd>),
         budget: &Arc<Bound>,
         addresses: &Arc<dyn Owner>,
         mappings: &Arc<Mappings>,
         counted: Option<Counted>,
     ) -> Result<Arc<Self>, Errno> {
-        let file = memfd("openmps-device", window.bytes)?;
+        let file = match file {
+            Some(file) => file,
+            None => memfd("openmps-device", window.bytes)?,
+        };
         // SAFETY: FIXED_NOREPLACE only ever maps where nothing was, so no Rust object is touched;
         // what is mapped is reached through raw pointers only, and unmapped in `drop`.
         let at = unsafe {

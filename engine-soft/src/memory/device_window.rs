@@ -3,6 +3,7 @@
 //! Owns both. Called by the client's memory. Must not know what work uses them.
 
 use std::any::Any;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
@@ -31,17 +32,16 @@ pub(super) struct DeviceWindow {
 }
 
 impl DeviceWindow {
-    /// Maps a window.
+    /// Maps a window of a device, of a file if there is one.
     pub(super) fn map(
-        device: usize,
-        window: Window,
+        (device, window, file): (usize, Window, Option<OwnedFd>),
         budget: &Arc<Bound>,
         addresses: &Arc<dyn Owner>,
         mappings: &Arc<Mappings>,
         mapped: &Arc<Mapped>,
         counted: Option<Counted>,
     ) -> Result<Self, CUresult> {
-        let backing = Backing::map(window, budget, addresses, mappings, counted)
+        let backing = Backing::map((window, file), budget, addresses, mappings, counted)
             .map_err(|_| CUresult::ERROR_OUT_OF_MEMORY)?;
         let owner = KeptMapped {
             _backing: Arc::clone(&backing),

@@ -14,6 +14,7 @@
 //! Knows nothing of streams or kernels.
 
 use std::collections::HashMap;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -71,13 +72,13 @@ pub(crate) struct ClientMemory {
 }
 
 impl ClientMemory {
-    /// Maps a client's windows. Nothing is accessible yet.
+    /// Maps a client's windows, of files if there are any. Nothing is accessible yet.
     ///
     /// # Errors
-    /// CUDA_ERROR_INVALID_VALUE if the windows are not as many as the devices, not made of granules,
+    /// CUDA_ERROR_INVALID_VALUE if the windows, or the files that there are, are not as many as the devices, not made of granules,
     /// or overlap; CUDA_ERROR_OUT_OF_MEMORY if the system refuses the mapping.
     pub(crate) fn new(
-        windows: &[Window],
+        (windows, files): (&[Window], Vec<OwnedFd>),
         budgets: &[Arc<Bound>],
         addresses: &Arc<dyn Owner>,
         host: &Region,
@@ -87,6 +88,7 @@ impl ClientMemory {
         sorted.push(host.window);
         sorted.sort_by_key(|window| window.base);
         if windows.len() != budgets.len()
+            || !files.is_empty() && files.len() != windows.len()
             || sorted.iter().any(|window| !is_granular(*window))
             || sorted
                 .windows(2)
@@ -103,9 +105,10 @@ impl ClientMemory {
         let mappings = Arc::default();
         let mut devices = Vec::new();
         let mut spans = Vec::new();
+        let mut files = files.into_iter();
         for (device, (&window, budget)) in windows.iter().zip(budgets).enumerate() {
-            let span =
-                DeviceWindow::map(device, window, budget, addresses, &mappings, &mapped, None)?;
+            let place = (device, window, files.next());
+            let span = DeviceWindow::map(place, budget, addresses, &mappings, &mapped, None)?;
             spans.push(span);
             devices.push(DevicePart {
                 space: Arc::default(),
@@ -160,7 +163,8 @@ impl ClientMemory {
         }
         let (mappings, mapped) = (&self.mappings, &self.mapped);
         let counted = Some(mappings.take()?);
-        let span = DeviceWindow::map(device, window, budget, addresses, mappings, mapped, counted)?;
+        let place = (device, window, None);
+        let span = DeviceWindow::map(place, budget, addresses, mappings, mapped, counted)?;
         self.spans.push(span);
         self.renew_spaces();
         Ok(())

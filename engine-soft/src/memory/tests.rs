@@ -29,7 +29,7 @@ fn client(number: u64) -> (ClientMemory, Window, Arc<Bound>) {
     let budget = Arc::new(Bound::new(BYTES));
     let owner: Arc<dyn Owner> = Arc::new(Nobody);
     let budgets = [Arc::clone(&budget)];
-    let memory = ClientMemory::new(&[window], &budgets, &owner, &host, &staging);
+    let memory = ClientMemory::new((&[window], Vec::new()), &budgets, &owner, &host, &staging);
     (memory.expect("addresses and memory"), window, budget)
 }
 

@@ -123,6 +123,7 @@ impl Guest {
         };
         let attachment = Attachment {
             windows: windows.clone(),
+            files: Vec::new(),
             addresses: extents.clone(),
             host: region(&host_memory),
             staging: region(&staging),

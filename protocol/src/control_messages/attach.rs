@@ -18,6 +18,9 @@ pub const FEATURE_QUEUED: u64 = 1;
 /// A bit of [`Hello::features`]: the command client knows [`Packet::Remark`](super::Packet::Remark).
 pub const FEATURE_REMARK: u64 = 2;
 
+/// A bit of [`Hello::features`]: the client can go on with another server, to which it says again what it has.
+pub const FEATURE_TAKEOVER: u64 = 4;
+
 message! {
     /// What a program says of itself when it asks for a session. None of it is trusted to say who it is.
     #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -50,7 +53,7 @@ message! {
         pub version: Version,
         /// Of its table, see [`fingerprint`](super::fingerprint).
         pub fingerprint: u64,
-        /// Bits of what it can do: [`FEATURE_QUEUED`], [`FEATURE_REMARK`].
+        /// Bits of what it can do: [`FEATURE_QUEUED`], [`FEATURE_REMARK`], [`FEATURE_TAKEOVER`].
         pub features: u64,
         /// What it wants.
         pub purpose: Purpose,
@@ -74,7 +77,7 @@ message! {
     }
 
     /// Hands a client to a server. With it come the descriptors client socket, pidfd, ring, status,
-    /// staging, host, and one more if it is recorded.
+    /// staging, host; the files of its device windows; the status of its former server; and one more if it is recorded.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct Admit {
         /// The session's number.
@@ -97,8 +100,13 @@ message! {
         pub client: ClientFields,
         /// Whose budget and compute it shares.
         pub member: Membership,
-        /// The number of who has it recorded, whose connection comes as a seventh descriptor.
+        /// The number of who has it recorded, whose connection comes as the last descriptor.
         pub time_line: Option<u64>,
+        /// How many files of device windows come with it, if another server may take the session over: one a device.
+        pub files: u32,
+        /// Where its windows lay in its former server, as [`Packet::Attached`](super::Packet::Attached) said; none of a new
+        /// session.
+        pub bases: Vec<u64>,
     }
 }
 

@@ -15,7 +15,7 @@ alternatives! {
         Guilty = 0,
         /// Nobody can tell whose work it was, and it had kernels on the device.
         Suspect = 1,
-        /// It had none, and has lost its context all the same.
+        /// It had none, or its server has gone, and it has lost its context all the same.
         Innocent = 2,
     }
 }

@@ -69,6 +69,9 @@ alternatives! {
         Attached {
             /// Its session.
             session: u64,
+            /// Where the windows lie that it begins with, one a device and the host's; none of a session that no other
+            /// server can take over.
+            bases: Vec<u64>,
         } = 8,
         /// Server to daemon: a client is gone and everything that it had is free.
         Gone {

@@ -20,11 +20,13 @@
 
 mod dispatch;
 mod hold;
+mod objects;
 mod rows;
 mod spans;
 
 pub use dispatch::{At, Operations, RecordOutcome, RefusedRecord, dispatch};
 pub use hold::HoldReason;
+pub use objects::{Effect, Object};
 pub use spans::{OperationSpan, SPAN_COPY, SPAN_KERNEL, SpanReader, SpanRecord, SpanWriter};
 
 use crate::for_each_operation;
@@ -178,6 +180,9 @@ pub const HUGE_PAGE: u64 = 2 << 20;
 
 /// The packet with which a client sends the descriptor of a file that it is about to have mapped.
 pub const FILE_PACKET: &[u8] = b"file";
+
+/// The packet with which a client sends what its objects are made of to a server that takes its session over.
+pub const JOURNAL_PACKET: &[u8] = b"journal";
 
 /// The packet with which a client sends the descriptor of something of another interface.
 pub const FOREIGN_PACKET: &[u8] = b"foreign";

@@ -7,10 +7,10 @@ use std::sync::Arc;
 
 use cuda_abi::CUresult;
 use engine::arena::{EXTENT, HOST_BYTES};
-use engine::{Attachment, Engine, Owner, Region, Window};
+use engine::{Attachment, Bound, Engine, Owner, Region, Window};
 use protocol::control_messages::{Admit, Packet, Welcome};
-use transport::memory::{Mapping, Sealed};
-use transport::session::{Consumer, ServerEnd, SessionMemory};
+use transport::memory::{Mapping, MemoryError, Sealed};
+use transport::session::{Consumer, Former, STATUS_BYTES, ServerEnd, SessionMemory};
 use transport::socket::Connection;
 
 use crate::accounts::ClientAccounts;
@@ -114,6 +114,12 @@ pub struct Admitted {
     pub session: Session,
     /// What it takes records from.
     pub consumer: Consumer,
+    /// How far its former server was with it, if it had one.
+    pub former: Option<Former>,
+    /// What may be held for it of the server's memory.
+    pub held: Arc<Bound>,
+    /// Where its windows begin, if another server may take it over.
+    pub bases: Vec<u64>,
     _mappings: [Arc<Mapping>; 2],
     _addresses: Arc<InitialWindows>,
 }
@@ -136,17 +142,45 @@ pub fn admit(
     let devices = host.engine.devices();
     let mut limits = Limits::read(&admit.client, devices)?;
     let membership = GroupMembership::find(&host.groups, admit.member, &mut limits, cancellation)?;
+    let (memory, kept) = KeptMemory::split(memory, admit).map_err(|error| full(&error))?;
     let memory = SessionMemory::from_fds(memory, HOST_BYTES).map_err(|error| full(&error))?;
+    let is_kept = kept.files.len() == devices.len() && host.engine.takes_files();
     let mut sizes = vec![EXTENT; devices.len()];
     sizes.push(HOST_BYTES);
-    let addresses = InitialWindows::allocate(&sizes)
-        .ok_or_else(|| full(&"no addresses are left for another client"))?;
+    let addresses = match (&kept.status, is_kept) {
+        (None, _) => InitialWindows::allocate(&sizes)
+            .ok_or_else(|| full(&"no addresses are left for another client"))?,
+        (Some(_), true) if sizes.len() == admit.bases.len() => {
+            let windows = admit.bases.iter().zip(&sizes);
+            let windows = windows.map(|(&base, &bytes)| Window { base, bytes });
+            InitialWindows::allocate_at(windows.collect())
+                .ok_or_else(|| full(&"its addresses in its former server are another's here"))?
+        }
+        (Some(_), _) => return Err(full(&"its former server had other devices")),
+    };
+    let bases: Vec<u64> = addresses
+        .windows()
+        .iter()
+        .map(|window| window.base)
+        .collect();
     let (window, windows) = addresses
         .windows()
         .split_last()
         .ok_or_else(|| full(&"no addresses are left for another client"))?;
     let end = ServerEnd::new(&memory).map_err(|error| full(&error))?;
-    let (consumer, publisher) = end.split();
+    if is_kept {
+        end.set_kept();
+    }
+    let (consumer, publisher, former) = match &kept.status {
+        None => {
+            let (consumer, publisher) = end.split();
+            (consumer, publisher, None)
+        }
+        Some(status) => {
+            let taken = end.take_over(status).map_err(|error| full(&error))?;
+            (taken.0, taken.1, Some(taken.2))
+        }
+    };
     cancellation.wake_with(publisher.clone());
     let pinned = map_at(&memory.host, window.base).map_err(|error| full(&error))?;
     let staging = Arc::new(Mapping::map(&memory.staging).map_err(|error| full(&error))?);
@@ -175,6 +209,10 @@ pub fn admit(
         .engine
         .attach(Attachment {
             windows: windows.to_vec(),
+            files: match is_kept {
+                true => kept.files.into_iter().map(OwnedFd::from).collect(),
+                false => Vec::new(),
+            },
             addresses: addresses.clone(),
             host: region(&pinned),
             staging: region(&staging),
@@ -211,6 +249,9 @@ pub fn admit(
     ];
     // If the client is gone already, that is noticed as for any other.
     let _ = connection.try_send(&welcome.encode(), &fds);
+    if former.is_some() {
+        observer.publisher.call_over();
+    }
 
     let each = windows.iter().zip(&limits.memory).zip(devices);
     let allowances: Vec<Allowance> = each
@@ -264,7 +305,7 @@ pub fn admit(
                 connection.clone(),
             ),
             addresses: AddressAccount::default(),
-            server_memory: held,
+            server_memory: held.clone(),
             files: RegisteredFiles::new(
                 (connection.clone(), host.files.clone()),
                 pinned.clone(),
@@ -272,11 +313,40 @@ pub fn admit(
             ),
         }),
         consumer,
+        held,
+        former,
+        bases: if is_kept { bases } else { Vec::new() },
         _mappings: [pinned, staging],
         _addresses: addresses,
     })
 }
 
-fn map_at(memory: &Sealed, address: u64) -> Result<Arc<Mapping>, transport::memory::MemoryError> {
+/// What came beside a session's own memory, for a server that may take it over, or does.
+struct KeptMemory {
+    /// What its windows' memory is to lie in.
+    files: Vec<Sealed>,
+    /// Its status in its former server.
+    status: Option<Sealed>,
+}
+
+impl KeptMemory {
+    /// Takes it from what came, and leaves the session's own.
+    fn split(mut memory: Vec<OwnedFd>, admit: &Admit) -> Result<(Vec<OwnedFd>, Self), MemoryError> {
+        let status = match admit.bases.is_empty() {
+            true => None,
+            false => {
+                let fd = memory.pop().ok_or(MemoryError::NotSealed)?;
+                Some(Sealed::from_fd(fd, STATUS_BYTES as u64)?)
+            }
+        };
+        let own = memory.len().checked_sub(admit.files as usize);
+        let files = memory.split_off(own.ok_or(MemoryError::NotSealed)?);
+        let files = files.into_iter().map(|fd| Sealed::from_fd(fd, EXTENT));
+        let files = files.collect::<Result<_, _>>()?;
+        Ok((memory, Self { files, status }))
+    }
+}
+
+fn map_at(memory: &Sealed, address: u64) -> Result<Arc<Mapping>, MemoryError> {
     Mapping::map_at(memory, address).map(Arc::new)
 }

@@ -9,13 +9,16 @@ use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
 use cuda_abi::CUresult;
+use engine::Charge;
 use protocol::control_messages::{Admit, Ending, Packet};
 use transport::session::Publisher;
+use transport::session::journal::{self, Entry, JOURNAL_MAX};
 use transport::socket::Connection;
 
 use crate::admission::{ServerResources, admit};
 use crate::event_queue::ServerEvent;
 use crate::log::{ClientLog, Log};
+use crate::memory::file_receiver::{FileReceiver, NoFile};
 use crate::session::End;
 use crate::session::observer::Cancellation;
 use crate::time_lines::TimeLines;
@@ -117,11 +120,85 @@ impl Sessions {
                 };
             }
         };
-        self.host.events.push(ServerEvent::Attached(packet.session));
+        let bases = std::mem::take(&mut admitted.bases);
+        self.host
+            .events
+            .push(ServerEvent::Attached(packet.session, bases));
 
         // Whatever happens, a client that waits is told that nothing comes any more.
         let _close = CloseOnEnd(admitted.session.publisher(), cancellation);
+        if let Some(former) = admitted.former.take() {
+            // As long as it is read.
+            let mut held = Charge::new(admitted.held.clone());
+            let files = (&*self.host.files, &*former.journal);
+            let taken_over =
+                receive_journal(connection, files, cancellation, &mut held).and_then(|entries| {
+                    let consumer = &mut admitted.consumer;
+                    admitted.session.take_over(consumer, &former, entries)
+                });
+            match taken_over {
+                Ok(result) => name.line(result),
+                Err(end) => return end,
+            }
+        }
         admitted.session.serve(&mut admitted.consumer, cancellation)
+    }
+}
+
+/// How often a session that waits for its client's journal looks whether it is to end.
+const JOURNAL_SLICE: Duration = Duration::from_millis(20);
+
+/// What a byte of a journal may take at most once it is read.
+const JOURNAL_COST: u64 = 4;
+
+/// Packets that a client may have sent to other servers before its journal comes.
+const MOST_FOREIGN: usize = 64;
+
+/// Waits until the client says what it has, which it does when it next looks for its server.
+fn receive_journal(
+    connection: &Connection,
+    (files, packet): (&FileReceiver, &[u8]),
+    cancellation: &Cancellation,
+    held: &mut Charge,
+) -> Result<Vec<Entry>, End> {
+    let failed = |how: Ending, reason: String| End {
+        how,
+        reason: Some(reason),
+    };
+    let malformed = |reason: String| failed(Ending::Malformed, reason);
+    let mut foreign = 0;
+    let file = loop {
+        if let Some(how) = cancellation.ending() {
+            return Err(End { how, reason: None });
+        }
+        match transport::socket::poll(&[connection.as_fd()], Some(JOURNAL_SLICE)) {
+            Ok(ready) if ready.first() == Some(&true) => {}
+            Ok(_) => continue,
+            Err(error) => return Err(failed(Ending::Failed, error.to_string())),
+        }
+        match files.receive(packet, connection) {
+            Ok(file) => break file,
+            // A client that has gone, or cannot go on, closes its end.
+            Err(_) if connection.is_closed() => {
+                let reason = "its client does not go on".to_owned();
+                return Err(failed(Ending::SocketClosed, reason));
+            }
+            // It was sent to a server that ended before it was read.
+            Err(NoFile::NotSent) if foreign < MOST_FOREIGN => foreign += 1,
+            Err(error) => {
+                let reason = format!("its client's journal did not come: {error:?}");
+                return Err(malformed(reason));
+            }
+        }
+    };
+    let bytes = rustix::fs::fstat(&file).map_or(0, |stat| stat.st_size.unsigned_abs());
+    if bytes > JOURNAL_MAX || !held.grow(bytes.saturating_mul(JOURNAL_COST)) {
+        return Err(malformed("its client's journal is too long".to_owned()));
+    }
+    match journal::read(file, bytes) {
+        Ok(Some(entries)) => Ok(entries),
+        Ok(None) => Err(malformed("its client's journal makes no sense".to_owned())),
+        Err(error) => Err(malformed(error.to_string())),
     }
 }
 

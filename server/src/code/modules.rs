@@ -44,6 +44,17 @@ pub struct Loader<'a> {
     pub backing: ClientBacking<'a>,
     /// Through which the engine asks for the variables' memory.
     pub observer: &'a ClientObserver,
+    /// Where the variables lay in a former server, if they are to lie there again, with what is in them.
+    pub placed: Option<PlacedVariables>,
+}
+
+/// Where the memory of a module's variables began.
+#[derive(Clone, Copy, Debug)]
+pub struct PlacedVariables {
+    /// Of those on the device, if there are any.
+    pub device: Option<u64>,
+    /// Of managed ones.
+    pub managed: Option<u64>,
 }
 
 impl Modules {
@@ -147,17 +158,32 @@ impl Loader<'_> {
         needed: Needed,
         blocks: &mut Vec<u64>,
     ) -> Result<VariableMemory, CUresult> {
-        let mut lent = VariableMemory::NOTHING;
+        let mut lent = VariableMemory {
+            is_written: self.placed.is_some(),
+            ..VariableMemory::NOTHING
+        };
+        let [device_at, managed_at] = match self.placed {
+            Some(placed) => [placed.device, placed.managed],
+            None => [None, None],
+        };
         let device_kind = MemoryKind::Device(device);
         let managed_kind = MemoryKind::Managed(device);
-        for (kind, bytes, window) in [
-            (device_kind, needed.device, &mut lent.device),
-            (managed_kind, needed.managed, &mut lent.managed),
+        for (kind, bytes, at, window) in [
+            (device_kind, needed.device, device_at, &mut lent.device),
+            (managed_kind, needed.managed, managed_at, &mut lent.managed),
         ] {
             if bytes > 0 {
-                let base = self
-                    .memory
-                    .allocate(kind, context, bytes, &mut self.backing)?;
+                let base = match (self.placed, at) {
+                    (Some(_), at) => {
+                        let at = at.ok_or(CUresult::ERROR_INVALID_VALUE)?;
+                        let place = (kind, context);
+                        self.memory.place(place, (at, bytes), &mut self.backing)?;
+                        at
+                    }
+                    (None, _) => self
+                        .memory
+                        .allocate(kind, context, bytes, &mut self.backing)?,
+                };
                 blocks.push(base);
                 *window = Window { base, bytes };
             }

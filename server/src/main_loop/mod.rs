@@ -307,7 +307,9 @@ impl MainLoop {
         }
         for event in self.sessions.host.events.drain() {
             match event {
-                ServerEvent::Attached(session) => self.send(&Packet::Attached { session }),
+                ServerEvent::Attached(session, bases) => {
+                    self.send(&Packet::Attached { session, bases });
+                }
                 ServerEvent::Ended(session, how) => {
                     let mut accounts = None;
                     if let Some(running) = self.running.remove(&session) {

@@ -29,6 +29,13 @@ impl InitialWindows {
         arena().allocate(sizes).map(Self).map(Arc::new)
     }
 
+    /// Takes these very windows, if they are made of extents and nobody has them.
+    #[must_use]
+    pub fn allocate_at(windows: Vec<Window>) -> Option<Arc<Self>> {
+        let taken = arena().allocate_at(&windows);
+        taken.then(|| Arc::new(Self(windows)))
+    }
+
     /// The windows.
     #[must_use]
     pub fn windows(&self) -> &[Window] {

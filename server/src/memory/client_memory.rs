@@ -289,6 +289,50 @@ impl ClientMemory {
         Ok(start)
     }
 
+    /// Makes a block where one lay in a former server, with what is in it.
+    ///
+    /// # Errors
+    /// As [`ClientMemory::allocate`], and CUDA_ERROR_INVALID_VALUE where there is no room for it.
+    pub fn place(
+        &mut self,
+        (place, context): (MemoryKind, u32),
+        (start, bytes): (u64, u64),
+        backing: &mut dyn Backing,
+    ) -> Result<(), CUresult> {
+        if bytes == 0 {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        let (full, nowhere) = (
+            CUresult::ERROR_OUT_OF_MEMORY,
+            CUresult::ERROR_INVALID_DEVICE,
+        );
+        if self.blocks.len() >= MAX_BLOCKS {
+            return Err(full);
+        }
+        let heap = self.heap(place).ok_or(nowhere)?;
+        let bytes = heap.rounded(bytes).ok_or(full)?;
+        self.charge_kind(place, bytes)?;
+        let heap = self.heap(place).ok_or(nowhere)?;
+        let placed = heap.place(start, bytes, backing);
+        placed.inspect_err(|_| self.uncharge_kind(place, bytes))?;
+        let block = MemoryBlock {
+            place,
+            context,
+            start,
+            bytes,
+        };
+        self.blocks.insert(start, block);
+        Ok(())
+    }
+
+    /// Takes back whatever a former server left in memory that is in no block.
+    pub fn clear_vacant(&self, backing: &mut dyn Backing) {
+        self.host.heap.clear_vacant(backing);
+        for pool in &self.devices {
+            pool.heap.clear_vacant(backing);
+        }
+    }
+
     /// Makes a block of bare addresses of the host window, over which something of the client's is to be
     /// mapped. They are whole granules.
     ///

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use protocol::operations::FILE_PACKET;
+use protocol::operations::{FILE_PACKET, JOURNAL_PACKET};
 use rustix::fs::FileType;
 use transport::memory::page_of;
 use transport::socket::{Connection, SocketError};
@@ -25,6 +25,9 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// The number of NVIDIA's character devices, and what the kernel says of the file system of DMA buffers.
 const NVIDIA: u32 = 195;
 const DMA_BUFFERS: i64 = 0x444d_4142;
+
+/// What the kernel says of the file system of memfds.
+const TMPFS: i64 = 0x0102_1994;
 
 /// Files that a receiver looks at at a time. What it cannot let go of stays among them.
 const MOST: usize = 1024;
@@ -169,6 +172,14 @@ fn check(packet: &[u8], descriptor: &OwnedFd) -> Result<(), String> {
             .map_err(|error| error.to_string());
     }
     let system = |error: rustix::io::Errno| error.to_string();
+    if packet.starts_with(JOURNAL_PACKET) {
+        // Of what is no memfd nobody knows seals; one of huge pages could have none left for who reads it.
+        rustix::fs::fcntl_get_seals(descriptor).map_err(system)?;
+        return match rustix::fs::fstatfs(descriptor).map_err(system)?.f_type {
+            TMPFS => Ok(()),
+            _ => Err("it is no memory of small pages".to_owned()),
+        };
+    }
     let stat = rustix::fs::fstat(descriptor).map_err(system)?;
     let is_character = FileType::from_raw_mode(stat.st_mode) == FileType::CharacterDevice;
     if is_character && rustix::fs::major(stat.st_rdev) == NVIDIA {

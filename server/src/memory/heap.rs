@@ -39,7 +39,7 @@ pub trait Backing {
     /// # Errors
     /// When there is no more.
     fn commit(&mut self, range: Window) -> Result<(), CUresult>;
-    /// Takes it back.
+    /// Takes it back, and with it what a former server has left where nothing is committed.
     fn decommit(&mut self, range: Window);
     /// Gives a further window of a device, of at least so many bytes.
     ///
@@ -104,6 +104,21 @@ impl Ranges {
                 })?;
         self.take_part((start, length), (at, bytes));
         Some(at)
+    }
+
+    /// Takes this very range, if all of it is there.
+    fn take_at(&mut self, at: u64, bytes: u64) -> bool {
+        let before = self.by_start.range(..=at).next_back();
+        let Some((&start, &length)) = before else {
+            return false;
+        };
+        let fits = at
+            .checked_add(bytes)
+            .is_some_and(|end| end <= start + length);
+        if fits {
+            self.take_part((start, length), (at, bytes));
+        }
+        fits
     }
 
     /// Takes part of one of the ranges.
@@ -260,6 +275,91 @@ impl Heap {
             .ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
         self.count(start, bytes);
         Ok(start)
+    }
+
+    /// Makes a block where one lay in a former server, of a size that [`Heap::rounded`] gave: in the first window, apart
+    /// from all others. Its memory keeps its contents.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_VALUE where there is no room for it, CUDA_ERROR_OUT_OF_MEMORY.
+    pub fn place(
+        &mut self,
+        start: u64,
+        bytes: u64,
+        backing: &mut dyn Backing,
+    ) -> Result<(), CUresult> {
+        let unit = match bytes >= GRANULE {
+            true => GRANULE,
+            false => ALIGNMENT,
+        };
+        if !start.is_multiple_of(unit) || !self.first.contains(start, bytes) {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        if bytes >= GRANULE {
+            return self.place_granules(start, bytes, backing);
+        }
+        // Slabs are made again of the granules that their blocks touch.
+        let first = start / GRANULE * GRANULE;
+        let end = (start + bytes).next_multiple_of(GRANULE);
+        for granule in (first..end).step_by(GRANULE as usize) {
+            let before = self.slabs.range(..=granule).next_back();
+            if before.is_some_and(|(&base, slab)| granule < base + slab.bytes) {
+                continue;
+            }
+            self.place_granules(granule, GRANULE, backing)?;
+            let slab = Slab {
+                bytes: GRANULE,
+                used: 0,
+            };
+            self.slabs.insert(granule, slab);
+            self.small.add(granule, GRANULE);
+        }
+        for boundary in (first + GRANULE..end).step_by(GRANULE as usize) {
+            self.join_slabs(boundary);
+        }
+        if !self.small.take_at(start, bytes) {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        self.count(start, bytes);
+        Ok(())
+    }
+
+    /// Makes one slab of the one that begins at an address, if one does, and the one before it.
+    fn join_slabs(&mut self, boundary: u64) {
+        let Some(slab) = self.slabs.remove(&boundary) else {
+            return;
+        };
+        if let Some((_, before)) = self.slabs.range_mut(..boundary).next_back() {
+            before.bytes += slab.bytes;
+            before.used += slab.used;
+        }
+        if let Some(bytes) = self.small.remove(boundary) {
+            let slabs = &self.slabs;
+            self.small
+                .join(boundary, bytes, |at| slabs.contains_key(&at));
+        }
+    }
+
+    fn place_granules(
+        &mut self,
+        start: u64,
+        bytes: u64,
+        backing: &mut dyn Backing,
+    ) -> Result<(), CUresult> {
+        if !self.vacant.take_at(start, bytes) {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        let range = Window { base: start, bytes };
+        backing
+            .commit(range)
+            .inspect_err(|_| self.vacate(start, bytes))
+    }
+
+    /// Takes back whatever a former server left in memory that is in no block.
+    pub fn clear_vacant(&self, backing: &mut dyn Backing) {
+        for (&base, &bytes) in &self.vacant.by_start {
+            backing.decommit(Window { base, bytes });
+        }
     }
 
     fn count(&mut self, start: u64, bytes: u64) {

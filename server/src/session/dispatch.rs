@@ -569,6 +569,7 @@ impl Operations for Session {
             memory: &mut self.memory,
             backing: ClientBacking(&mut *self.client, &self.addresses),
             observer: &self.observer,
+            placed: None,
         };
         let begun = Instant::now();
         let fields = self.modules.load(request, device, loader, reply)?;

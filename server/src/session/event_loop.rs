@@ -36,7 +36,7 @@ const RECORDS_TO_A_LOOK: u32 = 8;
 const WHILE_BLOCKED: Duration = Duration::from_micros(200);
 
 /// For records that belong to no stream.
-const NOWHERE: At = At {
+pub(super) const NOWHERE: At = At {
     stream: u32::MAX,
     sequence: 0,
 };
@@ -197,7 +197,7 @@ impl Session {
         }
         self.unretired.push_back((position, at));
         if consumer.spill() {
-            self.unretired.clear();
+            self.note_spilled();
         }
         Ok(true)
     }
@@ -210,10 +210,26 @@ impl Session {
             consumer.retire(position);
             self.unretired.pop_front();
         }
+        if !self.spilled.is_empty() {
+            let progress = &self.observer.progress;
+            self.spilled
+                .retain(|at| progress.completed(at.stream) < at.sequence);
+            if self.spilled.is_empty() {
+                self.observer.publisher.set_spilled(false);
+            }
+        }
+    }
+
+    /// The ring has no record any more of what was taken and is not complete.
+    #[cold]
+    fn note_spilled(&mut self) {
+        let places = self.unretired.drain(..).map(|(_, at)| at);
+        self.spilled.extend(places.filter(|&at| at != NOWHERE));
+        self.observer.publisher.set_spilled(true);
     }
 
     /// Does everything that is due.
-    fn release(&mut self) -> Result<(), End> {
+    pub(super) fn release(&mut self) -> Result<(), End> {
         self.free_unused_by_others();
         let mut index = 0;
         while let Some(slot) = self.scheduler.blocked_stream(index) {

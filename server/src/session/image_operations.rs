@@ -43,6 +43,21 @@ impl Session {
         )
     }
 
+    /// Takes a piece of an image that did not come through staging memory.
+    pub(crate) fn add_image_bytes(
+        &mut self,
+        request: &ImagePut,
+        bytes: &[u8],
+    ) -> Result<(), CUresult> {
+        if request.bytes != bytes.len() as u64 {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        let (image, total, offset) = (request.image, request.total, request.offset);
+        let read = &mut |into: &mut [u8]| into.copy_from_slice(bytes);
+        self.images
+            .add_piece(image, total, offset, request.bytes, read)
+    }
+
     /// Gives an image to the engine, and notes what it says of it.
     pub(crate) fn load_image(
         &mut self,

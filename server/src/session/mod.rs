@@ -45,6 +45,7 @@ mod page_operations;
 pub mod recording;
 mod records;
 mod semaphores;
+mod takeover;
 mod value_waits;
 
 pub use deferred::{BlockedWork, DeferredAction, End};
@@ -94,6 +95,8 @@ pub struct Session {
     stalled: Option<Record>,
     /// Taken records whose place in the ring is still theirs, in the ring's order.
     unretired: VecDeque<(Position, At)>,
+    /// Taken records that have lost their place before they were complete.
+    spilled: Vec<At>,
     reply: Vec<u8>,
     /// What of the server's memory is held for records and actions that wait, beyond [`FREE_BLOCKED`].
     waiting: Charge,
@@ -191,6 +194,7 @@ impl Session {
             broken: None,
             stalled: None,
             unretired: VecDeque::new(),
+            spilled: Vec::new(),
             reply: Vec::new(),
             value_waits: ValueWaits::default(),
             accounts: parts.accounts,

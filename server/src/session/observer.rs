@@ -196,6 +196,8 @@ pub struct VariableMemory {
     pub device: Window,
     /// Managed.
     pub managed: Window,
+    /// It holds the variables already.
+    pub is_written: bool,
 }
 
 impl VariableMemory {
@@ -205,6 +207,7 @@ impl VariableMemory {
         Self {
             device: nothing,
             managed: nothing,
+            is_written: false,
         }
     };
 }
@@ -483,6 +486,10 @@ impl Observer for ClientObserver {
                 text: text.to_owned(),
             });
         }
+    }
+
+    fn has_variables(&self) -> bool {
+        self.variables.lock().is_written
     }
 
     fn allocate(&self, _context: u32, bytes: u64, managed: bool) -> Result<Window, CUresult> {

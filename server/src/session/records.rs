@@ -195,7 +195,11 @@ impl Session {
         self.finish(record, outcome, reply)
     }
 
-    fn dispatch(&mut self, record: &Record, reply: &mut Vec<u8>) -> Result<RecordOutcome, End> {
+    pub(super) fn dispatch(
+        &mut self,
+        record: &Record,
+        reply: &mut Vec<u8>,
+    ) -> Result<RecordOutcome, End> {
         // It may take long. What tells of a recording does not, and comes so often that streams would be cut short.
         let is_of_recording = |opcode: Opcode| record.header.opcode == opcode as u16;
         if !is_of_recording(Opcode::TraceTake) && !is_of_recording(Opcode::TracePut) {

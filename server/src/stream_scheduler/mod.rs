@@ -161,6 +161,13 @@ impl<T, A> StreamScheduler<T, A> {
         }
     }
 
+    /// Notes that a stream's end is complete of which no record comes.
+    pub fn end_stream(&mut self, slot: u32) {
+        if let Some(stream) = self.stream_mut(slot).filter(|_| slot >= CONTEXT_SLOTS) {
+            stream.closed = true;
+        }
+    }
+
     /// Whether a stream can be made in a slot now: `Ok(false)` says that the slot's former stream
     /// has work unfinished, and that the record is to be handed to [`Self::hold_creation`].
     ///

@@ -164,6 +164,8 @@ impl Rig {
             client: fields,
             member: *self.member.lock().unwrap(),
             time_line: None,
+            files: 0,
+            bases: Vec::new(),
         });
         let [ring, status, staging, host] = memory.fds();
         let fds = [theirs.as_fd(), pidfd.as_fd(), ring, status, staging, host];

@@ -35,6 +35,8 @@ pub enum Wrong {
     Stopped,
     /// The server gets a signal.
     Server(i32),
+    /// As that, and another server may take over.
+    Failover(i32),
     /// The daemon is killed.
     Daemon,
     /// An illegal address, and nobody can write a log.
@@ -58,6 +60,8 @@ pub const WRONGS: &[(&str, Wrong)] = &[
     ("SIGSTOP", Wrong::Stopped),
     ("server SIGSEGV", Wrong::Server(libc::SIGSEGV)),
     ("server SIGKILL", Wrong::Server(libc::SIGKILL)),
+    ("server SIGSEGV, --failover", Wrong::Failover(libc::SIGSEGV)),
+    ("server SIGKILL, --failover", Wrong::Failover(libc::SIGKILL)),
     ("daemon SIGKILL", Wrong::Daemon),
     ("out of GPU memory", Wrong::Client("out-of-memory")),
     ("disk full", Wrong::DiskFull),
@@ -122,7 +126,11 @@ pub fn cell(
     wrong: Wrong,
     (_, work, count): (&str, &str, usize),
 ) -> Cell {
-    let scene = Scene::start(sharing, program, wrong == Wrong::DiskFull);
+    let options: &[&str] = match wrong {
+        Wrong::Failover(_) => &["--failover"],
+        _ => &[],
+    };
+    let scene = Scene::start(sharing, program, options, wrong == Wrong::DiskFull);
     let mut neighbours: Vec<Client> = (0..count)
         .map(|_| scene.client(&["neighbour", work]))
         .collect();
@@ -166,7 +174,7 @@ fn culprit(scene: &Scene, wrong: Wrong) -> Client {
         }
         Wrong::Limited(what) => scene.limited_client(&["guilty", what]),
         Wrong::DiskFull => scene.client(&["guilty", "illegal-address"]),
-        Wrong::Stopped | Wrong::Server(_) | Wrong::Daemon => {
+        Wrong::Stopped | Wrong::Server(_) | Wrong::Failover(_) | Wrong::Daemon => {
             scene.client(&["neighbour", "kernels"])
         }
     }
@@ -208,13 +216,15 @@ fn do_wrong(scene: &Scene, culprit: &mut Client, wrong: Wrong) -> String {
             std::thread::sleep(AFTERWARDS);
             culprit.signal(Signal::CONT);
         }
-        Wrong::Server(which) => match (scene.server(), Signal::from_named_raw(which)) {
-            (Some(server), Some(which)) => end_by(server, which),
-            _ => return "no server".into(),
-        },
+        Wrong::Server(which) | Wrong::Failover(which) => {
+            match (scene.server(), Signal::from_named_raw(which)) {
+                (Some(server), Some(which)) => end_by(server, which),
+                _ => return "no server".into(),
+            }
+        }
         Wrong::Daemon => signal(scene.daemon(), Signal::KILL),
     }
-    if matches!(wrong, Wrong::Server(_)) {
+    if matches!(wrong, Wrong::Server(_) | Wrong::Failover(_)) {
         std::thread::sleep(AFTERWARDS);
     }
     culprit.last()

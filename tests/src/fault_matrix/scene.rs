@@ -53,7 +53,13 @@ pub(super) struct Scene {
 
 impl Scene {
     /// Starts a daemon, one whose disk is full if that is asked for: its logs lie where nothing can be written.
-    pub(super) fn start(sharing: &Sharing, program: &Path, is_disk_full: bool) -> Self {
+    /// The options are OpenMPS's.
+    pub(super) fn start(
+        sharing: &Sharing,
+        program: &Path,
+        options: &[&str],
+        is_disk_full: bool,
+    ) -> Self {
         let folder = tempfile::Builder::new()
             .prefix("mps")
             .tempdir()
@@ -68,6 +74,9 @@ impl Scene {
         }
         let mut command = control(sharing);
         set(&mut command, sharing, folder.path());
+        if matches!(sharing, Sharing::OpenMps { .. }) {
+            command.args(options);
+        }
         let daemon = command
             .arg("-f")
             .stdin(Stdio::null())

@@ -36,7 +36,7 @@ pub struct Holdings {
 /// # Panics
 /// If the daemon does not start, or the neighbours do not work before anything is done.
 pub fn soak(sharing: &Sharing, program: &Path, rounds: u32, seed: u64) -> Soak {
-    let scene = Scene::start(sharing, program, false);
+    let scene = Scene::start(sharing, program, &[], false);
     let before = holdings(&scene, None);
     let mut neighbours: Vec<_> = NEIGHBOURS
         .iter()
@@ -45,8 +45,12 @@ pub fn soak(sharing: &Sharing, program: &Path, rounds: u32, seed: u64) -> Soak {
     for (_, neighbour) in &mut neighbours {
         assert_eq!(neighbour.next(), "running", "before anything was done");
     }
-    let of_clients =
-        |wrong: &Wrong| !matches!(wrong, Wrong::Server(_) | Wrong::Daemon | Wrong::DiskFull);
+    let of_clients = |wrong: &Wrong| {
+        !matches!(
+            wrong,
+            Wrong::Server(_) | Wrong::Failover(_) | Wrong::Daemon | Wrong::DiskFull
+        )
+    };
     let wrongs: Vec<Wrong> = WRONGS.iter().map(|row| row.1).filter(of_clients).collect();
     let mut random = seed | 1;
     let guilty = (0..rounds).map(|_| {

@@ -14,6 +14,8 @@ pub(crate) struct Consumer<A> {
     memory: A,
     /// Our own cursors; the shared ones are only told.
     taken: u64,
+    /// What a former consumer had taken: it stays said.
+    taken_before: u64,
     /// `produced` as last seen.
     produced: u64,
     retirement: Retirement,
@@ -59,11 +61,23 @@ impl<A: RingMemory> Consumer<A> {
         Self {
             memory,
             taken: 0,
+            taken_before: 0,
             produced: 0,
             retirement: Retirement::default(),
             spinner: AdaptiveSpinner::new(),
             watching: AdaptiveSpinner::at_least(LEAST_WATCH),
         }
+    }
+
+    /// One that goes on where another stopped, which had taken what comes up to `taken`, and whose records up to `retired`
+    /// are not needed any more.
+    pub(crate) fn resumed(memory: A, taken: u64, retired: u64) -> Self {
+        let mut consumer = Self::new(memory);
+        consumer.taken_before = taken;
+        consumer.taken = retired;
+        consumer.produced = retired;
+        consumer.retirement.retired = retired;
+        consumer
     }
 
     /// Copies the next record out, if there is one.
@@ -120,7 +134,8 @@ impl<A: RingMemory> Consumer<A> {
         }
         into.data.truncate(header.data as usize);
         self.taken = begin + words as u64;
-        self.memory.taken().store(self.taken, Ordering::Relaxed);
+        let taken = self.taken.max(self.taken_before);
+        self.memory.taken().store(taken, Ordering::Relaxed);
         self.retirement.open.push_back((self.taken, false));
         Ok(Some(Position(self.taken)))
     }

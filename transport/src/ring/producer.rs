@@ -16,6 +16,16 @@ pub(crate) struct Producer<A> {
     spinner: AdaptiveSpinner,
 }
 
+/// A place in the ring that is one record's.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place {
+    begin: u64,
+    /// Where the record ends, by which the consumer knows it.
+    pub(crate) end: u64,
+    /// Words at its beginning that the record leaves empty.
+    padding: usize,
+}
+
 /// How often a producer without space looks up to ask whether there is still a consumer. Fuzzed sessions are many and short.
 const SPACE_SLICE: Duration = Duration::from_millis(if cfg!(fuzzing) { 2 } else { 100 });
 
@@ -40,34 +50,82 @@ impl<A: RingMemory> Producer<A> {
     /// When the record is longer than a quarter of the ring.
     #[inline]
     pub(crate) fn post(&self, head: &[u64], data: &[&[u8]], go_on: impl Fn() -> bool) -> bool {
+        let words = self.words(head, data);
+        loop {
+            match self.try_reserve(words) {
+                Ok(place) => return self.write(place, head, data, &go_on),
+                Err(target) => {
+                    if !self.wait_for_space(target, &go_on) {
+                        return false;
+                    }
+                }
+            }
+        }
+    }
+
+    /// As [`Producer::post`]. `reserve` has the place taken, within whatever it holds meanwhile, and is told where the
+    /// record will end.
+    ///
+    /// # Panics
+    /// As [`Producer::post`].
+    pub(crate) fn post_noted(
+        &self,
+        head: &[u64],
+        data: &[&[u8]],
+        go_on: impl Fn() -> bool,
+        mut reserve: impl FnMut(&dyn Fn() -> Result<Place, u64>) -> Result<Place, u64>,
+    ) -> bool {
+        let words = self.words(head, data);
+        loop {
+            match reserve(&|| self.try_reserve(words)) {
+                Ok(place) => return self.write(place, head, data, &go_on),
+                Err(target) => {
+                    if !self.wait_for_space(target, &go_on) {
+                        return false;
+                    }
+                }
+            }
+        }
+    }
+
+    #[inline]
+    fn words(&self, head: &[u64], data: &[&[u8]]) -> usize {
         let bytes: usize = data.iter().map(|part| part.len()).sum();
         let words = head.len() + bytes.div_ceil(8);
-        let ring = self.memory.data();
         assert!(
-            words <= longest(ring.len()),
+            words <= longest(self.memory.data().len()),
             "a record of {words} words is too long for the ring"
         );
-        let Some((begin, padding)) = self.reserve(words, &go_on) else {
-            return false;
-        };
+        words
+    }
+
+    /// Writes a record to its place, and moves `produced` over it.
+    #[inline]
+    fn write(&self, place: Place, head: &[u64], data: &[&[u8]], go_on: &impl Fn() -> bool) -> bool {
+        let ring = self.memory.data();
+        let Place {
+            begin,
+            end,
+            padding,
+        } = place;
         let mut at = begin as usize & (ring.len() - 1);
         if padding > 0 {
             // Opcode 0: the rest of the ring is padding.
             ring[at].store(0, Ordering::Relaxed);
             at = 0;
         }
-        let place = &ring[at..at + words];
-        let (head_place, data_place) = place.split_at(head.len());
+        let words = (end - begin) as usize - padding;
+        let (head_place, data_place) = ring[at..at + words].split_at(head.len());
         for (word, value) in head_place.iter().zip(head) {
             word.store(*value, Ordering::Relaxed);
         }
         write_bytes(data_place, data);
-        self.publish(begin, begin + (padding + words) as u64, &go_on)
+        self.publish(begin, end, go_on)
     }
 
-    /// Takes a ticket: the position of a free place, and the words of padding at its beginning.
+    /// Takes a ticket, or says up to where places must be free for that.
     #[inline]
-    fn reserve(&self, words: usize, go_on: &impl Fn() -> bool) -> Option<(u64, usize)> {
+    fn try_reserve(&self, words: usize) -> Result<Place, u64> {
         let capacity = self.memory.data().len();
         let mut begin = self.reserved.0.load(Ordering::Relaxed);
         loop {
@@ -82,11 +140,7 @@ impl<A: RingMemory> Producer<A> {
                 // for no more than comes: the consumer may keep half of the ring.
                 let most = (capacity / 2).saturating_sub(padding + words);
                 let room = (capacity / 4).min(most) as u64;
-                if !self.wait_for_space(end + room - capacity as u64, go_on) {
-                    return None;
-                }
-                begin = self.reserved.0.load(Ordering::Relaxed);
-                continue;
+                return Err(end + room - capacity as u64);
             }
             match self.reserved.0.compare_exchange_weak(
                 begin,
@@ -94,7 +148,13 @@ impl<A: RingMemory> Producer<A> {
                 Ordering::Relaxed,
                 Ordering::Relaxed,
             ) {
-                Ok(_) => return Some((begin, padding)),
+                Ok(_) => {
+                    return Ok(Place {
+                        begin,
+                        end,
+                        padding,
+                    });
+                }
                 Err(now) => begin = now,
             }
         }

@@ -4,16 +4,19 @@
 //! nothing of what it does.
 
 use super::SessionMemory;
+use super::journal::Journal;
 use super::layout::{REPLIES, RING_HEAD, SessionMapping};
 use super::replies::{self, Reply, ReplySlots};
 use super::staging::Staging;
+use super::takeover::Takeovers;
 use crate::doorbell::{self, AdaptiveSpinner};
 use crate::memory::{Mapping, MemoryError};
-use crate::ring::Producer;
+use crate::ring::{Producer, Record, RingMemory};
 use crate::socket::Connection;
 use crate::sync::{AtomicBool, AtomicU64, Ordering};
 use cuda_abi::CUresult;
-use protocol::operations::{Request, STREAM_DEPTH, STREAM_SLOTS};
+use protocol::control_messages::Welcome;
+use protocol::operations::{OperationClass, Request, STREAM_DEPTH, STREAM_SLOTS};
 use protocol::wire::{HEADER_SLOTS, Header, MAX_FIELD_SLOTS};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -39,9 +42,10 @@ pub struct EncodedRequest {
 }
 
 impl EncodedRequest {
-    /// Encodes a request, with its data.
+    /// Encodes a request that changes no object of the client's, with its data.
     #[must_use]
     pub fn new<R: Request>(request: &R, data: &[&[u8]]) -> Self {
+        const { assert!(!R::OPCODE.changes_objects()) };
         let data = data.concat().into_boxed_slice();
         let mut slots = [0; MAX_FIELD_SLOTS];
         request.write(&mut slots[..R::SLOTS]);
@@ -84,6 +88,9 @@ pub struct ClientEnd {
     staging: Staging,
     connection: Connection,
     dead: AtomicBool,
+    /// What of the client's objects is kept for another server, if one can take over.
+    journal: Option<Journal>,
+    takeovers: Takeovers,
     spinner: AdaptiveSpinner,
     /// How far each stream was when last looked at for its depth. A hint: it is never ahead.
     seen: Box<[AtomicU64]>,
@@ -119,12 +126,15 @@ impl ClientEnd {
             ring: Arc::new(ring),
             status: Arc::new(status),
         };
+        let is_kept = mapping.kept().load(Ordering::Acquire) != 0;
         Ok(Self {
             producer: Producer::new(mapping),
             slots: ReplySlots::new(),
             staging: Staging::new(staging),
             connection,
             dead: AtomicBool::new(false),
+            journal: is_kept.then(Journal::default),
+            takeovers: Takeovers::default(),
             spinner: AdaptiveSpinner::new(),
             seen: (0..STREAM_SLOTS).map(|_| AtomicU64::new(0)).collect(),
         })
@@ -132,6 +142,32 @@ impl ClientEnd {
 
     fn mapping(&self) -> &SessionMapping {
         self.producer.area()
+    }
+
+    /// How the server welcomed this client: another one that takes over has to say the same.
+    pub fn welcomed(&self, welcome: Welcome) {
+        self.takeovers.set_welcome(welcome);
+    }
+
+    /// The program has all texts of kernels up to this [`ClientEnd::output_count`].
+    pub fn output_shown(&self, count: u64) {
+        self.takeovers.set_shown(count);
+    }
+
+    /// Whether another server may take this session over, and the client keeps what it needs for that.
+    #[must_use]
+    pub fn is_kept(&self) -> bool {
+        self.journal.is_some()
+    }
+
+    /// As [`ClientEnd::post`], of a request that belongs to no stream and whose data is in staging memory now: there it
+    /// does not stay, and so a copy is kept.
+    ///
+    /// # Errors
+    /// When the session is over.
+    pub fn post_staged<R: Request>(&self, request: &R, staged: &[u8]) -> Result<(), Closed> {
+        let go_on = || self.is_alive();
+        self.post_while(0, 0, request, (&[], &[staged]), go_on)
     }
 
     /// Posts a request. For a request of class stream `channel` is the stream's slot and `sequence`
@@ -155,7 +191,7 @@ impl ClientEnd {
         request: &R,
         data: &[&[u8]],
     ) -> Result<(), Closed> {
-        self.post_while(channel, sequence, request, data, || self.is_alive())
+        self.post_while(channel, sequence, request, (data, data), || self.is_alive())
     }
 
     /// As [`ClientEnd::post`], for who may have interrupted a thread in the midst of
@@ -173,18 +209,19 @@ impl ClientEnd {
         data: &[&[u8]],
         until: Instant,
     ) -> Result<(), Closed> {
-        self.post_while(channel, sequence, request, data, || {
+        self.post_while(channel, sequence, request, (data, data), || {
             Instant::now() < until && self.is_alive()
         })
     }
 
+    /// Posts a request with its data; the second one is what is kept of the data where a copy is.
     #[inline]
     fn post_while<R: Request>(
         &self,
         channel: u32,
         sequence: u64,
         request: &R,
-        data: &[&[u8]],
+        (data, kept): (&[&[u8]], &[&[u8]]),
         go_on: impl Fn() -> bool,
     ) -> Result<(), Closed> {
         if self.dead.load(Ordering::Relaxed) {
@@ -202,10 +239,36 @@ impl ClientEnd {
         let mut head = [0; HEADER_SLOTS + MAX_FIELD_SLOTS];
         head[..HEADER_SLOTS].copy_from_slice(&header.encode());
         request.write(&mut head[HEADER_SLOTS..HEADER_SLOTS + R::SLOTS]);
-        let posted = self
-            .producer
-            .post(&head[..HEADER_SLOTS + R::SLOTS], data, go_on);
+        let head = &head[..HEADER_SLOTS + R::SLOTS];
+        let posted = match &self.journal {
+            Some(journal) if R::OPCODE.changes_objects() => {
+                let is_call = R::CLASS == OperationClass::Call;
+                self.post_noted(journal, (header, is_call), head, (data, kept), go_on)
+            }
+            _ => self.producer.post(head, data, go_on),
+        };
         if posted { Ok(()) } else { Err(Closed) }
+    }
+
+    /// Posts a request that makes or ends an object, and notes it where its place in the ring is taken: so whoever reads
+    /// the journal knows of all that stands in the ring.
+    #[cold]
+    fn post_noted(
+        &self,
+        journal: &Journal,
+        (header, is_call): (Header, bool),
+        head: &[u64],
+        (data, kept): (&[&[u8]], &[&[u8]]),
+        go_on: impl Fn() -> bool,
+    ) -> bool {
+        let retired = || RingMemory::retired(self.mapping()).load(Ordering::Acquire);
+        self.producer.post_noted(head, data, go_on, |reserve| {
+            let mut entries = journal.lock();
+            let place = reserve()?;
+            let record = Record::new(header, head[HEADER_SLOTS..].to_vec(), kept.concat());
+            entries.note(place.end, retired(), is_call, record);
+            Ok(place)
+        })
     }
 
     /// Posts a request that was encoded earlier, as [`ClientEnd::post`] does.
@@ -262,6 +325,13 @@ impl ClientEnd {
             self.is_alive()
         }) {
             return Err(Closed);
+        }
+        if R::OPCODE.changes_objects()
+            && let Some(journal) = &self.journal
+        {
+            let (status, answer) = replies::answer(self.mapping(), number);
+            let made = (status == CUresult::SUCCESS).then_some(answer);
+            journal.lock().answered(slot.serial, made);
         }
         replies::read::<R>(self.mapping(), number).ok_or(Closed)
     }
@@ -394,7 +464,15 @@ impl ClientEnd {
             return false;
         }
         if self.closed().is_none() && !self.connection.is_closed() {
-            return true;
+            match &self.journal {
+                None => return true,
+                Some(journal) => {
+                    let mapping = self.mapping();
+                    if self.takeovers.follow(mapping, &self.connection, journal) {
+                        return true;
+                    }
+                }
+            }
         }
         self.dead.store(true, Ordering::Relaxed);
         false

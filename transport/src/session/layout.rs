@@ -6,7 +6,10 @@
 //!      0  produced                                    0  taken
 //!    128  the server's waiter word for records      128  retired
 //!    256  the clients' waiter word for space        256  closed
-//!                                                   264  who has the client recorded
+//!    384  the server's number, from 2 on if         264  who has the client recorded
+//!          another one took over                    272  the server's number if another can take over
+//!                                                   280  whether work is under way of which the
+//!                                                        ring has no record any more
 //!                                                   384  output count: of what kernels printed
 //!   1024  waiter words of the reply slots           1024  fault of each context (low half), and its
 //!                                                        last refused operation (serial, error)
@@ -28,6 +31,7 @@ use std::sync::Arc;
 const PRODUCED: usize = 0;
 const CONSUMER_WAITER: usize = 128;
 const SPACE_WAITER: usize = 256;
+const CALLED: usize = 384;
 const REPLY_WAITERS: usize = 1024;
 const STREAM_WAITERS: usize = 4096;
 const RECORDS: usize = STREAM_WAITERS + STREAM_SLOTS as usize * 8;
@@ -38,6 +42,9 @@ const RETIRED: usize = 128;
 const CLOSED: usize = 256;
 /// In the cache line of [`CLOSED`], which the client looks at with each record.
 const RECORDING: usize = 264;
+/// Beside it: it is read once.
+pub(super) const KEPT: usize = 272;
+const SPILLED: usize = 280;
 const OUTPUT_COUNT: usize = 384;
 const FAULTS: usize = 1024;
 const COMPLETIONS: usize = 4096;
@@ -121,6 +128,21 @@ impl SessionMapping {
     #[inline]
     pub(super) fn recording(&self) -> &AtomicU64 {
         self.status.word(RECORDING)
+    }
+
+    /// Which server this status is of, from 1, if another one can take the session over; else 0.
+    pub(super) fn kept(&self) -> &AtomicU64 {
+        self.status.word(KEPT)
+    }
+
+    /// Not zero while work is under way of which the ring has no record any more.
+    pub(super) fn spilled(&self) -> &AtomicU64 {
+        self.status.word(SPILLED)
+    }
+
+    /// The number of the server that calls the client, if it is not the first one.
+    pub(super) fn called(&self) -> &AtomicU64 {
+        self.ring.word(CALLED)
     }
 
     /// Grows whenever there is text to take.

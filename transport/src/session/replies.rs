@@ -25,6 +25,15 @@ pub struct Reply<F> {
     pub data: Vec<u8>,
 }
 
+/// What a call was answered that succeeded, as it travels.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Answer {
+    /// The slots of its fields.
+    pub slots: Vec<u64>,
+    /// The bytes behind the fields.
+    pub data: Vec<u8>,
+}
+
 /// Hands the slots out, one to a waiting call, and a serial number with each.
 #[derive(Debug)]
 pub(super) struct ReplySlots {
@@ -126,20 +135,24 @@ pub(super) fn is_there(mapping: &SessionMapping, slot: usize, serial: u64) -> bo
 
 /// Reads a reply that is there. `None` when its fields cannot be.
 pub(super) fn read<R: Request>(mapping: &SessionMapping, slot: usize) -> Option<Reply<R::Reply>> {
+    let (status, Answer { slots, data }) = answer(mapping, slot);
+    let fields = R::Reply::read(&slots).ok()?;
+    Some(Reply {
+        status,
+        fields,
+        data,
+    })
+}
+
+/// The status and the answer that stand in a slot.
+pub(super) fn answer(mapping: &SessionMapping, slot: usize) -> (CUresult, Answer) {
     let (head, data_at) = mapping.reply(slot);
     let second = head[1].load(Ordering::Relaxed);
     let count = ((second >> 32) as usize).min(MAX_FIELD_SLOTS);
     let bytes = (head[2].load(Ordering::Relaxed) as usize).min(REPLY_DATA);
-    let mut slots = [0; MAX_FIELD_SLOTS];
-    for (slot, word) in slots.iter_mut().zip(&head[3..]) {
-        *slot = word.load(Ordering::Relaxed);
-    }
+    let slots = head[3..3 + count].iter();
+    let slots = slots.map(|word| word.load(Ordering::Relaxed)).collect();
     let mut data = vec![0; bytes];
     mapping.status.copy_out(data_at, &mut data);
-    let fields = R::Reply::read(&slots[..count]).ok()?;
-    Some(Reply {
-        status: CUresult(second as u32),
-        fields,
-        data,
-    })
+    (CUresult(second as u32), Answer { slots, data })
 }

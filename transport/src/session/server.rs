@@ -4,9 +4,10 @@
 //! wrote. Must not know what a record asks for.
 
 use super::layout::{REPLY_DATA, REPLY_SLOTS, SessionMapping};
+use super::takeover::Former;
 use super::{SessionMemory, replies};
 use crate::doorbell;
-use crate::memory::{Mapping, MemoryError};
+use crate::memory::{Mapping, MemoryError, Sealed};
 use crate::ring::{self, Doorbell, Malformed, Position, Record};
 use crate::sync::{AtomicU64, Ordering};
 use cuda_abi::CUresult;
@@ -36,6 +37,29 @@ impl ServerEnd {
         Ok(Self {
             publisher: Arc::new(publisher),
         })
+    }
+
+    /// Says to the client, which was not welcomed yet, that another server can take the session over.
+    pub fn set_kept(&self) {
+        self.publisher.mapping.kept().store(1, Ordering::Release);
+    }
+
+    /// As [`ServerEnd::split`], of a session that goes on where another server left it.
+    ///
+    /// # Errors
+    /// When its status cannot be had.
+    pub fn take_over(
+        self,
+        status: &Sealed,
+    ) -> Result<(Consumer, Arc<Publisher>, Former), MemoryError> {
+        let former = Former::read(&self.publisher.mapping, status)?;
+        let ring =
+            ring::Consumer::resumed(self.publisher.mapping.clone(), former.taken, former.retired);
+        let consumer = Consumer {
+            ring,
+            publisher: self.publisher.clone(),
+        };
+        Ok((consumer, self.publisher, former))
     }
 
     /// The half that takes records, for one thread, and the half that tells, for all.
@@ -155,6 +179,24 @@ impl Publisher {
     pub fn completed(&self, stream: u32) -> u64 {
         let word = self.mapping.completions().get(stream as usize);
         word.map_or(0, |word| word.load(Ordering::Acquire))
+    }
+
+    /// Says whether work is under way of which the ring has no record any more.
+    pub fn set_spilled(&self, is_spilled: bool) {
+        self.mapping
+            .spilled()
+            .store(u64::from(is_spilled), Ordering::Release);
+    }
+
+    /// Calls the client, which was welcomed anew, away from its former server.
+    pub fn call_over(&self) {
+        let number = self.mapping.kept().load(Ordering::Relaxed);
+        self.mapping.called().store(number, Ordering::Release);
+        let waiters = self.mapping.stream_waiters().iter();
+        for waiter in waiters.chain(self.mapping.reply_waiters()) {
+            doorbell::wake(waiter);
+        }
+        doorbell::wake(ring::RingMemory::space_waiter(&self.mapping));
     }
 
     /// Asks the client to tell of its calls, for a number that is not zero, or no longer.

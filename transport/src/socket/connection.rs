@@ -250,6 +250,11 @@ impl Connection {
             && matches!(self.next_has_control(RecvFlags::DONTWAIT), Ok(false))
     }
 
+    /// Ends the connection in both directions, for whoever has a copy of its ends too.
+    pub fn hang_up(&self) {
+        let _ = rustix::net::shutdown(&*self.fd, Shutdown::Both);
+    }
+
     /// Whether the other end is gone, now. Packets that wait are left alone.
     #[must_use]
     pub fn is_closed(&self) -> bool {

@@ -5,8 +5,9 @@
 
 pub use protocol::control_messages::PACKET_MAX;
 
-/// The most descriptors in a packet: a session's four, the client's socket and pidfd, and two spare.
-pub const DESCRIPTORS_MAX: usize = 8;
+/// The most descriptors in a packet: a session's four, the client's socket and pidfd, those of eight devices' windows,
+/// its former server's, and who records it.
+pub const DESCRIPTORS_MAX: usize = 16;
 
 /// The longest path in bytes: `sun_path` has 108, one of them for the end.
 pub const PATH_MAX: usize = 107;

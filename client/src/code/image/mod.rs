@@ -229,13 +229,14 @@ fn upload(connection: &'static Connection, image: u64, bytes: &[u8]) -> Result<(
         let piece = &bytes[sent..bytes.len().min(sent + PIECE)];
         let chunk = connection.stage(piece.len())?;
         chunk.copy_in(0, piece);
-        connection.post(&ImagePut {
+        let request = ImagePut {
             image,
             total: bytes.len() as u64,
             offset: sent as u64,
             staging: chunk.offset(),
             bytes: piece.len() as u64,
-        })?;
+        };
+        connection.post_staged(&request, piece)?;
         sent += piece.len();
         on_the_way.push(chunk);
         if on_the_way.len() * PIECE >= WINDOW || sent == bytes.len() {

@@ -285,3 +285,57 @@ fn large_blocks_of_the_hosts_begin_where_huge_pages_can() {
         Ok(WINDOW.base)
     );
 }
+
+#[test]
+fn blocks_are_placed_where_they_lay_and_leave_nothing() {
+    let window = WINDOW;
+    let mut backing = Device::new(WINDOW.bytes);
+    let mut former = Heap::new(window, Some(3));
+    let sizes = [
+        512,
+        GRANULE - 512,
+        3 * GRANULE,
+        1024,
+        512,
+        24 << 10,
+        5 << 20,
+        60 << 10,
+    ];
+    let mut blocks: Vec<(u64, u64)> = sizes
+        .iter()
+        .cycle()
+        .take(200)
+        .map(|&bytes| (former.allocate(bytes, &mut backing).unwrap(), bytes))
+        .collect();
+    // With holes, and in another order.
+    blocks.retain(|(start, _)| !(start / ALIGNMENT).is_multiple_of(7));
+    blocks.reverse();
+    let mut backing = Device::new(WINDOW.bytes);
+    let mut next = Heap::new(window, Some(3));
+    for &(start, bytes) in &blocks {
+        next.place(start, bytes, &mut backing).unwrap();
+    }
+    for &(start, bytes) in &blocks {
+        assert!(next.place(start, bytes, &mut backing).is_err(), "taken");
+    }
+    for _ in 0..200 {
+        let start = next.allocate(4096, &mut backing).unwrap();
+        let apart = |&(at, bytes): &(u64, u64)| start + 4096 <= at || at + bytes <= start;
+        assert!(blocks.iter().all(apart));
+        blocks.push((start, 4096));
+    }
+    for (start, bytes) in blocks {
+        next.release(start, bytes, &mut backing);
+    }
+    next.trim(&mut backing);
+    assert_eq!(next.unused(), 0);
+    assert_eq!(next.vacant.total, window.bytes, "all in one piece again");
+    assert_eq!(next.vacant.by_start.len(), 1);
+    for (start, bytes) in [
+        (window.base + 1, 512),
+        (window.base - 512, 512),
+        (u64::MAX - 511, 512),
+    ] {
+        assert!(next.place(start, bytes, &mut backing).is_err());
+    }
+}

@@ -1,0 +1,49 @@
+//! Sessions that another server takes over when theirs has ended: whose are kept, and which of them go on.
+//!
+//! Called by `admission` and `servers`. Must not know what is kept of a session.
+
+use std::collections::VecDeque;
+
+use protocol::control_messages::{FEATURE_TAKEOVER, Hello};
+use transport::memory::MemoryError;
+
+use super::Daemon;
+use crate::servers::kept_session::{KeptMemory, KeptSession};
+use crate::servers::registry::{Server, State, WaitingClient};
+
+/// Devices that a server may have whose sessions are kept: a packet holds so many files and no more.
+const MOST_DEVICES: usize = 8;
+
+impl Daemon {
+    /// The memory of a client that is about to be handed to a server with so many devices.
+    ///
+    /// # Errors
+    /// When the process has no descriptor left, and the like.
+    pub(crate) fn memory_for(
+        &self,
+        hello: &Hello,
+        devices: usize,
+    ) -> Result<KeptMemory, MemoryError> {
+        let is_kept = self.options.failover
+            && hello.features & FEATURE_TAKEOVER != 0
+            && devices <= MOST_DEVICES;
+        KeptMemory::create(if is_kept { devices } else { 0 })
+    }
+
+    /// The clients of a server that has ended whose sessions another one takes over.
+    pub(crate) fn sessions_to_take_over(&self, server: &mut Server) -> VecDeque<WaitingClient> {
+        let kept = std::mem::take(&mut server.kept);
+        if server.state != State::Active || self.is_quitting() {
+            // It ended because it was told to, or its device was lost.
+            return VecDeque::new();
+        }
+        let sessions = kept.into_values();
+        let sessions = sessions.filter(|session| !session.bases.is_empty());
+        let go_on = sessions.filter_map(|KeptSession { mut client, bases }| {
+            let memory = client.memory.take()?.taken_over(bases)?;
+            client.memory = Some(memory);
+            Some(client)
+        });
+        go_on.collect()
+    }
+}

@@ -1,0 +1,204 @@
+//! A server ends by itself and another one takes its clients over: who goes on does so with exact results, and who has lost
+//! something is told.
+
+#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, ChildStdout, Stdio};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+use tests::daemon::{Daemon, eventually, is_alive, program, succeed};
+
+/// A program that does what it is told to.
+struct Survivor {
+    child: Child,
+    to: ChildStdin,
+    from: BufReader<ChildStdout>,
+}
+
+impl Survivor {
+    fn start(daemon: &Daemon) -> Self {
+        let mut command = daemon.command(program("survivor"));
+        let command = command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let to = child.stdin.take().unwrap();
+        let from = BufReader::new(child.stdout.take().unwrap());
+        let mut survivor = Self { child, to, from };
+        assert_eq!(survivor.hear(), "ready");
+        survivor
+    }
+
+    fn say(&mut self, what: &str) {
+        writeln!(self.to, "{what}").unwrap();
+    }
+
+    fn hear(&mut self) -> String {
+        let mut line = String::new();
+        self.from.read_line(&mut line).unwrap();
+        line.trim().to_owned()
+    }
+
+    fn ask(&mut self, what: &str) -> String {
+        self.say(what);
+        self.hear()
+    }
+
+    fn end(mut self) {
+        drop(self.to);
+        assert!(self.child.wait().unwrap().success());
+    }
+}
+
+fn daemon() -> Daemon {
+    Daemon::start_as(&["--failover"], &[])
+}
+
+fn send(server: u32, signal: Signal) {
+    kill_process(Pid::from_raw(server.cast_signed()).unwrap(), signal).unwrap();
+}
+
+/// Ends the server with a signal and waits until there is another one. The first SIGSEGV from outside only takes a
+/// handler away, where there is one for faults of instructions.
+fn replace(daemon: &Daemon, signal: Signal) {
+    let server = daemon.server();
+    eventually("the server ends", || {
+        if is_alive(server) {
+            send(server, signal);
+        }
+        !is_alive(server)
+    });
+    eventually(&format!("there is another server after {signal:?}"), || {
+        let list = daemon.control_output(&["get_server_list"]);
+        list.trim().parse().is_ok_and(|next: u32| next != server)
+    });
+}
+
+#[test]
+fn idle_clients_go_on_with_all_that_they_had() {
+    let daemon = daemon();
+    let mut survivors: Vec<Survivor> = (0..8).map(|_| Survivor::start(&daemon)).collect();
+    for signal in [Signal::KILL, Signal::SEGV, Signal::ABORT] {
+        for survivor in &mut survivors {
+            assert_eq!(survivor.ask("round"), "ok");
+        }
+        replace(&daemon, signal);
+        for survivor in &mut survivors {
+            assert_eq!(survivor.ask("round"), "ok", "after {signal:?}");
+        }
+    }
+    let log = daemon.server_log();
+    let taken_over = log.matches("taken over from a server that ended").count();
+    assert_eq!(taken_over, 3 * 8, "{log}");
+    // Who comes later finds a server as any other.
+    assert_eq!(succeed(&mut daemon.probe(&["work", "2"])), "ok\n");
+    for survivor in survivors {
+        survivor.end();
+    }
+    eventually("all clients are gone", || daemon.clients().is_empty());
+    assert_eq!(succeed(&mut daemon.probe(&["memory"])), "ok\n");
+}
+
+#[test]
+fn what_the_server_had_not_taken_is_carried_out_by_the_next_one_once() {
+    let daemon = daemon();
+    let mut survivor = Survivor::start(&daemon);
+    assert_eq!(survivor.ask("round"), "ok");
+    let server = daemon.server();
+    send(server, Signal::STOP);
+    assert_eq!(survivor.ask("post"), "ok");
+    // It waits for answers.
+    survivor.say("round");
+    std::thread::sleep(Duration::from_millis(50));
+    send(server, Signal::KILL);
+    assert_eq!(survivor.hear(), "ok");
+    replace(&daemon, Signal::KILL);
+    assert_eq!(survivor.ask("round"), "ok");
+    survivor.end();
+}
+
+#[test]
+fn a_kernel_that_was_cut_off_is_an_error_and_its_client_can_begin_anew() {
+    let daemon = daemon();
+    let mut bystander = Survivor::start(&daemon);
+    let mut survivor = Survivor::start(&daemon);
+    assert_eq!(survivor.ask("round"), "ok");
+    assert_eq!(survivor.ask("forever"), "ok", "the kernel runs");
+    survivor.say("wait");
+    replace(&daemon, Signal::KILL);
+    // CUDA_ERROR_LAUNCH_FAILED
+    assert_eq!(survivor.hear(), "error 719");
+    assert_eq!(survivor.ask("round"), "error 719", "it is sticky");
+    assert_eq!(survivor.ask("reset"), "ok");
+    assert_eq!(survivor.ask("round"), "ok");
+    assert_eq!(bystander.ask("round"), "ok");
+    let log = daemon.server_log();
+    assert!(
+        log.contains("ended while a kernel of this client ran"),
+        "{log}"
+    );
+    replace(&daemon, Signal::KILL);
+    assert_eq!(survivor.ask("round"), "ok");
+    survivor.end();
+    bystander.end();
+}
+
+#[test]
+fn a_client_with_what_only_its_server_had_is_told() {
+    let daemon = daemon();
+    let mut bystander = Survivor::start(&daemon);
+    let mut survivor = Survivor::start(&daemon);
+    assert_eq!(survivor.ask("array"), "ok");
+    replace(&daemon, Signal::KILL);
+    // CUDA_ERROR_MPS_RPC_FAILURE
+    assert_eq!(survivor.ask("round"), "error 806");
+    assert_eq!(bystander.ask("round"), "ok");
+    eventually("the next server is rid of it", || {
+        daemon.clients().len() == 1
+    });
+    survivor.end();
+    bystander.end();
+}
+
+#[test]
+fn clients_in_the_midst_of_work_have_exact_results_or_are_told() {
+    let daemon = daemon();
+    let mut survivors: Vec<Survivor> = (0..8).map(|_| Survivor::start(&daemon)).collect();
+    for survivor in &mut survivors {
+        survivor.say("loop");
+    }
+    std::thread::sleep(Duration::from_millis(300));
+    replace(&daemon, Signal::KILL);
+    for survivor in &mut survivors {
+        // What a round finds wrong ends the program, and then there is no answer.
+        match survivor.hear().as_str() {
+            "ok" => {}
+            "error 719" => assert_eq!(survivor.ask("reset"), "ok"),
+            other => panic!("{other:?}"),
+        }
+        assert_eq!(survivor.ask("round"), "ok");
+    }
+    for survivor in survivors {
+        survivor.end();
+    }
+}
+
+#[test]
+fn a_server_that_is_told_to_end_takes_its_clients_along() {
+    let daemon = daemon();
+    let mut survivor = Survivor::start(&daemon);
+    let server = daemon.server();
+    daemon.control_output(&["shutdown_server", &server.to_string(), "-f"]);
+    eventually("the server ends", || !is_alive(server));
+    assert_eq!(survivor.ask("round"), "error 806");
+    survivor.end();
+}
+
+#[test]
+fn without_the_option_nothing_is_taken_over() {
+    let daemon = Daemon::start();
+    let mut survivor = Survivor::start(&daemon);
+    send(daemon.server(), Signal::KILL);
+    assert_eq!(survivor.ask("round"), "error 806");
+    survivor.end();
+}

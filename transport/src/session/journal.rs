@@ -1,0 +1,436 @@
+//! What a client keeps of its objects for a server that takes its session over: for each object that lives the record
+//! that made it, where in the ring that was, and what the server answered.
+//!
+//! Only sessions that can be taken over have one. Kept by the client's end as it posts, read by the server that takes
+//! over, which believes none of it. Which operation makes or ends what is the table's to say. Must not know how an
+//! object is made.
+
+#![allow(
+    clippy::disallowed_types,
+    reason = "models are of the ring, without sessions"
+)]
+
+use super::replies::Answer;
+use crate::memory::{Mapping, MemoryError, Sealed};
+use crate::ring::Record;
+use protocol::operations::{Effect, Object, Opcode};
+use protocol::wire::{HEADER_SLOTS, Header, MAX_FIELD_SLOTS};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Bytes that a journal may have in its written form, most of them images.
+pub const JOURNAL_MAX: u64 = 1 << 30;
+
+/// What became of a record that made an object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It is none that is answered.
+    Posted,
+    /// It is not answered.
+    Unanswered,
+    /// What the server answered: it made the object.
+    Answered(Answer),
+}
+
+/// A record that made an object, or is about to.
+#[derive(Clone, Debug)]
+pub struct Entry {
+    /// Where the record ends in the ring.
+    pub end: u64,
+    /// The record. Bytes that passed through staging memory stand here as its data.
+    pub record: Record,
+    /// What became of it.
+    pub outcome: Outcome,
+}
+
+/// What a client keeps.
+#[derive(Debug, Default)]
+pub(super) struct Journal(Mutex<Entries>);
+
+/// The entries of a [`Journal`], in the order of the ring.
+#[derive(Debug, Default)]
+pub(super) struct Entries {
+    kept: Vec<Kept>,
+    /// There was something that no other server can make again.
+    pub(super) is_irreplaceable: bool,
+}
+
+#[derive(Debug)]
+struct Kept {
+    entry: Entry,
+    object: Object,
+    home: Option<u32>,
+    /// Where the record ends in the ring that ended it.
+    ended: Option<u64>,
+}
+
+impl Journal {
+    pub(super) fn lock(&self) -> MutexGuard<'_, Entries> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The object that an answered call made: blocks have the address that the server gave.
+fn made(object: Object, answer: &Answer) -> Object {
+    let address = answer.slots.first().copied().unwrap_or(0);
+    match object {
+        Object::DeviceBlock(_) => Object::DeviceBlock(address),
+        Object::HostBlock(_) => Object::HostBlock(address),
+        other => other,
+    }
+}
+
+impl Entries {
+    /// Notes a record whose place in the ring was just taken. `retired` is what of the ring is not needed any more.
+    pub(super) fn note(&mut self, end: u64, retired: u64, is_call: bool, record: Record) {
+        let Some(opcode) = Opcode::from_number(record.header.opcode) else {
+            self.is_irreplaceable = true;
+            return;
+        };
+        let (channel, slots) = (record.header.channel, record.slots());
+        match opcode.effect(channel, slots) {
+            Effect::Nothing => {}
+            Effect::Irreplaceable => self.is_irreplaceable = true,
+            Effect::Ends(object) => {
+                self.kept
+                    .retain(|kept| kept.ended.is_none_or(|ended| ended > retired));
+                for kept in self.kept.iter_mut().filter(|kept| kept.ended.is_none()) {
+                    let with_context =
+                        matches!(object, Object::Context(id) if kept.home == Some(id));
+                    if with_context || kept.object.goes_with(object) {
+                        kept.ended = Some(end);
+                    }
+                }
+                self.end_attributes(end);
+            }
+            Effect::Makes(object) => {
+                if object.is_setting() {
+                    let mut kept = self.kept.iter_mut();
+                    if let Some(former) =
+                        kept.find(|kept| kept.object == object && kept.ended.is_none())
+                    {
+                        former.ended = Some(end);
+                        // Set in a loop, they must not become more and more.
+                        self.kept
+                            .retain(|kept| kept.ended.is_none_or(|ended| ended > retired));
+                    }
+                }
+                let home = opcode.home(slots);
+                let outcome = match is_call {
+                    true => Outcome::Unanswered,
+                    false => Outcome::Posted,
+                };
+                self.kept.push(Kept {
+                    entry: Entry {
+                        end,
+                        record,
+                        outcome,
+                    },
+                    object,
+                    home,
+                    ended: None,
+                });
+            }
+        }
+    }
+
+    /// What belongs to modules and streams that went with their context goes too.
+    fn end_attributes(&mut self, end: u64) {
+        let gone: Vec<Object> = self
+            .kept
+            .iter()
+            .filter(|kept| kept.ended == Some(end))
+            .map(|kept| kept.object)
+            .collect();
+        for kept in self.kept.iter_mut().filter(|kept| kept.ended.is_none()) {
+            if gone.iter().any(|&gone| kept.object.goes_with(gone)) {
+                kept.ended = Some(end);
+            }
+        }
+    }
+
+    /// Notes what was answered to a call, unless that is known: `None` if it made nothing.
+    pub(super) fn answered(&mut self, serial: u64, answer: Option<Answer>) {
+        let is_it = |kept: &Kept| {
+            kept.entry.outcome == Outcome::Unanswered && kept.entry.record.header.sequence == serial
+        };
+        let Some(at) = self.kept.iter().position(is_it) else {
+            return;
+        };
+        match answer {
+            Some(answer) => {
+                let kept = &mut self.kept[at];
+                kept.object = made(kept.object, &answer);
+                kept.entry.outcome = Outcome::Answered(answer);
+            }
+            None => drop(self.kept.remove(at)),
+        }
+    }
+
+    /// Reply slots and serial numbers of calls of which it is not known whether they were answered.
+    pub(super) fn unanswered(&self) -> Vec<(u32, u64)> {
+        let open = |kept: &&Kept| kept.entry.outcome == Outcome::Unanswered;
+        let headers = self.kept.iter().filter(open);
+        headers
+            .map(|kept| &kept.entry.record.header)
+            .map(|header| (header.channel, header.sequence))
+            .collect()
+    }
+
+    /// Writes down what a server needs that goes on behind `retired`, with what was taken up to `taken`: the rest it
+    /// finds in the ring.
+    pub(super) fn write(&self, taken: u64, retired: u64) -> Result<Sealed, MemoryError> {
+        let mut words = Vec::new();
+        let needed = self.kept.iter().filter(|kept| {
+            kept.entry.end <= taken && kept.ended.is_none_or(|ended| ended > retired)
+        });
+        for kept in needed {
+            kept.entry.write(&mut words);
+        }
+        let bytes: Vec<u8> = words
+            .iter()
+            .flat_map(|word: &u64| word.to_le_bytes())
+            .collect();
+        // One word more, so that there is memory if there is no entry.
+        let sealed = Sealed::create("openmps-journal", bytes.len() as u64 + 8)?;
+        Mapping::map(&sealed)?.copy_in(0, &bytes);
+        Ok(sealed)
+    }
+}
+
+/// [`Outcome`]s in their written form.
+const POSTED: u64 = 1;
+const UNANSWERED: u64 = 2;
+const ANSWERED: u64 = 3;
+
+fn put_bytes(bytes: &[u8], words: &mut Vec<u64>) {
+    let mut chunks = bytes.chunks(8);
+    words.extend(chunks.by_ref().map(|chunk| {
+        let mut word = [0; 8];
+        word[..chunk.len()].copy_from_slice(chunk);
+        u64::from_le_bytes(word)
+    }));
+}
+
+impl Entry {
+    fn write(&self, words: &mut Vec<u64>) {
+        let header = Header {
+            slots: self.record.slots().len() as u8,
+            data: self.record.data().len() as u32,
+            ..self.record.header
+        };
+        words.push(match self.outcome {
+            Outcome::Posted => POSTED,
+            Outcome::Unanswered => UNANSWERED,
+            Outcome::Answered(_) => ANSWERED,
+        });
+        words.push(self.end);
+        words.extend(header.encode());
+        words.extend(self.record.slots());
+        put_bytes(self.record.data(), words);
+        if let Outcome::Answered(answer) = &self.outcome {
+            words.push(answer.slots.len() as u64);
+            words.extend(&answer.slots);
+            words.push(answer.data.len() as u64);
+            put_bytes(&answer.data, words);
+        }
+    }
+}
+
+/// A journal that a client sent, word by word: each is copied out once.
+struct Reader<'a> {
+    memory: &'a Mapping,
+    at: usize,
+}
+
+impl Reader<'_> {
+    fn bytes(&mut self, count: u64) -> Option<Vec<u8>> {
+        let count = usize::try_from(count).ok()?;
+        let end = self.at.checked_add(count.checked_next_multiple_of(8)?)?;
+        if end > self.memory.len() {
+            return None;
+        }
+        let mut bytes = vec![0; count];
+        self.memory.copy_out(self.at, &mut bytes);
+        self.at = end;
+        Some(bytes)
+    }
+
+    fn words(&mut self, count: u64) -> Option<Vec<u64>> {
+        let bytes = self.bytes(count.checked_mul(8)?)?;
+        let words = bytes.as_chunks::<8>().0.iter();
+        Some(words.map(|word| u64::from_le_bytes(*word)).collect())
+    }
+
+    fn word(&mut self) -> Option<u64> {
+        self.words(1)?.first().copied()
+    }
+
+    fn entry(&mut self, outcome: u64) -> Option<Entry> {
+        let end = self.word()?;
+        let header = self.words(HEADER_SLOTS as u64)?;
+        let header = Header::decode([header[0], header[1], header[2]]).ok()?;
+        if usize::from(header.slots) > MAX_FIELD_SLOTS {
+            return None;
+        }
+        let slots = self.words(header.slots.into())?;
+        let data = self.bytes(header.data.into())?;
+        let outcome = match outcome {
+            POSTED => Outcome::Posted,
+            UNANSWERED => Outcome::Unanswered,
+            ANSWERED => {
+                let count = self
+                    .word()
+                    .filter(|&count| count <= MAX_FIELD_SLOTS as u64)?;
+                let slots = self.words(count)?;
+                let count = self.word()?;
+                let data = self.bytes(count)?;
+                Outcome::Answered(Answer { slots, data })
+            }
+            _ => return None,
+        };
+        Some(Entry {
+            end,
+            record: Record::new(header, slots, data),
+            outcome,
+        })
+    }
+}
+
+/// Reads what a client wrote down of its objects, of so many bytes. `None` if it makes no sense.
+///
+/// # Errors
+/// When the memory is none that can be read without harm, or cannot be mapped.
+pub fn read(memory: std::os::fd::OwnedFd, bytes: u64) -> Result<Option<Vec<Entry>>, MemoryError> {
+    let sealed = Sealed::from_fd(memory, bytes)?;
+    let mapping = Mapping::map_read_only(&sealed)?;
+    let mut reader = Reader {
+        memory: &mapping,
+        at: 0,
+    };
+    let mut entries: Vec<Entry> = Vec::new();
+    loop {
+        match reader.word() {
+            None => return Ok(None),
+            Some(0) => return Ok(Some(entries)),
+            Some(outcome) => match reader.entry(outcome) {
+                // In the ring's order, and so each at a place of its own.
+                Some(entry) if entries.last().is_none_or(|last| last.end < entry.end) => {
+                    entries.push(entry);
+                }
+                _ => return Ok(None),
+            },
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+#[allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
+mod tests {
+    use super::*;
+    use protocol::operations::{
+        ContextCreate, ContextDestroy, FunctionSet, MemAlloc, MemFree, Request, StreamCreate,
+        StreamDestroy,
+    };
+
+    fn record<R: Request>(request: &R, channel: u32, sequence: u64) -> Record {
+        let mut slots = [0; MAX_FIELD_SLOTS];
+        request.write(&mut slots[..R::SLOTS]);
+        let header = Header {
+            opcode: R::OPCODE as u16,
+            channel,
+            sequence,
+            ..Header::default()
+        };
+        Record::new(header, slots[..R::SLOTS].to_vec(), vec![1, 2, 3])
+    }
+
+    /// Where the records end that a server gets which goes on behind `retired`.
+    fn written(entries: &Entries, taken: u64, retired: u64) -> Vec<Entry> {
+        let memory = entries.write(taken, retired).unwrap();
+        let bytes = memory.bytes();
+        read(memory.into(), bytes).unwrap().unwrap()
+    }
+
+    fn ends(entries: &Entries, taken: u64, retired: u64) -> Vec<u64> {
+        let entries = written(entries, taken, retired);
+        entries.iter().map(|entry| entry.end).collect()
+    }
+
+    fn allocated(entries: &mut Entries, end: u64, address: u64) {
+        let (context, bytes) = (0, 512);
+        entries.note(end, 0, true, record(&MemAlloc { context, bytes }, 3, end));
+        let answer = Answer {
+            slots: vec![address],
+            data: Vec::new(),
+        };
+        entries.answered(end, Some(answer));
+    }
+
+    #[test]
+    fn what_lived_where_the_ring_begins_is_written_down() {
+        let mut entries = Entries::default();
+        let context = ContextCreate::default();
+        entries.note(10, 0, false, record(&context, 0, 0));
+        allocated(&mut entries, 20, 0x1000);
+        allocated(&mut entries, 30, 0x2000);
+        let free = MemFree { address: 0x1000 };
+        entries.note(40, 0, false, record(&free, 0, 0));
+        assert_eq!(ends(&entries, 40, 35), [10, 20, 30], "freed behind that");
+        assert_eq!(ends(&entries, 40, 40), [10, 30]);
+        assert_eq!(ends(&entries, 25, 5), [10, 20], "the rest was not taken");
+        let all = written(&entries, 40, 40);
+        assert_eq!(all[0].outcome, Outcome::Posted);
+        assert_eq!(all[0].record.data(), [1, 2, 3]);
+        let Outcome::Answered(answer) = &all[1].outcome else {
+            panic!("{:?}", all[1]);
+        };
+        assert_eq!(answer.slots, [0x2000]);
+        let destroy = ContextDestroy { context: 0 };
+        entries.note(50, 45, false, record(&destroy, 0, 0));
+        assert_eq!(ends(&entries, 50, 50), []);
+    }
+
+    #[test]
+    fn a_call_without_an_answer_is_told_from_one_that_made_nothing() {
+        let mut entries = Entries::default();
+        let alloc = MemAlloc::default();
+        entries.note(10, 0, true, record(&alloc, 3, 7));
+        assert_eq!(entries.unanswered(), [(3, 7)]);
+        assert_eq!(written(&entries, 10, 10)[0].outcome, Outcome::Unanswered);
+        entries.answered(7, None);
+        assert_eq!(ends(&entries, 10, 0), []);
+    }
+
+    #[test]
+    fn settings_take_the_place_of_those_before_and_go_with_what_they_are_of() {
+        let mut entries = Entries::default();
+        for (end, value) in [(10, 1), (20, 2)] {
+            let set = FunctionSet {
+                module: 7,
+                value,
+                ..FunctionSet::default()
+            };
+            entries.note(end, 0, false, record(&set, 0, 0));
+        }
+        assert_eq!(ends(&entries, 20, 20), [20]);
+        let stream = StreamCreate {
+            stream: 40,
+            ..StreamCreate::default()
+        };
+        entries.note(30, 0, false, record(&stream, 0, 0));
+        let destroy = StreamDestroy::default();
+        entries.note(40, 0, false, record(&destroy, 40, 5));
+        assert_eq!(ends(&entries, 40, 40), [20]);
+    }
+
+    #[test]
+    fn what_no_journal_is_makes_no_sense() {
+        for words in [&[1u64, 2, 3][..], &[9, 0], &[1, 5, 0xff << 56, 0, 0], &[1]] {
+            let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+            let sealed = Sealed::create("test", bytes.len() as u64).unwrap();
+            Mapping::map(&sealed).unwrap().copy_in(0, &bytes);
+            let length = sealed.bytes();
+            assert!(read(sealed.into(), length).unwrap().is_none(), "{words:?}");
+        }
+    }
+}
