@@ -137,11 +137,12 @@ impl Grid {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
         let shared = kernel.shared_bytes + shape.shared + RESERVED_SHARED_BYTES;
+        let cluster = module.cluster(shape.kernel, shape.cluster)?;
         let launch = Launch::new(LaunchSpec {
             kernel: Arc::clone(kernel),
             grid: shape.grid,
             block: shape.block,
-            cluster: shape.cluster,
+            cluster,
             dynamic_shared: shape.shared,
             params: params.into(),
             globals: Arc::clone(&module.globals),
@@ -246,7 +247,12 @@ pub(crate) fn cluster_occupancy(
     if request.largest == 1 {
         return Ok(most);
     }
-    let sides = asked.cluster.or(kernel.required_cluster).unwrap_or([1; 3]);
+    let named = module.cluster(request.kernel, asked.cluster)?;
+    let sides = named.or(kernel.required_cluster).unwrap_or([1; 3]);
+    let own = kernel.required_cluster.unwrap_or(sides);
+    if own != sides {
+        return Err(CUresult::ERROR_INVALID_CLUSTER_SIZE);
+    }
     let blocks = sides.iter().try_fold(1_u32, |all, &n| all.checked_mul(n));
     let blocks = blocks.filter(|blocks| (1..=most).contains(blocks));
     let blocks = blocks.ok_or(CUresult::ERROR_INVALID_CLUSTER_SIZE)?;

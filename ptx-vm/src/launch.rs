@@ -36,7 +36,7 @@ pub enum LaunchError {
     /// not met, or the parameter buffer has the wrong length: CUDA_ERROR_INVALID_VALUE.
     InvalidValue,
     /// The grid is not made of whole clusters, or they have more blocks than they may, or others than the kernel
-    /// wants: CUDA_ERROR_INVALID_CLUSTER_SIZE.
+    /// wants, or nobody says what they are though the kernel wants that: CUDA_ERROR_INVALID_CLUSTER_SIZE.
     InvalidClusterSize,
     /// More shared memory than [`MAX_SHARED_BYTES`], or no memory for it: CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES.
     OutOfResources,
@@ -214,7 +214,11 @@ fn cluster_of(
     grid: [u32; 3],
     asked: Option<[u32; 3]>,
 ) -> Result<[u32; 3], LaunchError> {
-    let sides = asked.or(kernel.required_cluster).unwrap_or([1; 3]);
+    let said = asked.or(kernel.required_cluster);
+    if said.is_none() && kernel.explicit_cluster {
+        return Err(LaunchError::InvalidClusterSize);
+    }
+    let sides = said.unwrap_or([1; 3]);
     let is_required = kernel
         .required_cluster
         .is_none_or(|required| required == sides);

@@ -30,6 +30,7 @@ use run::{ProgramOutcome, Runner};
 pub const BUILT: &[&str] = &[
     "assert",
     "callbacks",
+    "clusters",
     "cooperative",
     "graphs",
     "heap",

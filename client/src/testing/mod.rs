@@ -63,6 +63,7 @@ fn facts() -> Vec<DeviceFacts> {
         (CUdevice_attribute::MAX_BLOCK_DIM_X, 1024),
         (CUdevice_attribute::MAX_BLOCK_DIM_Y, 1024),
         (CUdevice_attribute::MAX_BLOCK_DIM_Z, 64),
+        (CUdevice_attribute::CLUSTER_LAUNCH, 1),
         (CUdevice_attribute::MAX_GRID_DIM_X, i32::MAX),
         (CUdevice_attribute::MAX_GRID_DIM_Y, 65535),
         (CUdevice_attribute::MAX_GRID_DIM_Z, 65535),
