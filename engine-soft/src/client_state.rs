@@ -3,12 +3,14 @@
 //! Owned by the client's streams, and by grids that launch others. Must not know what the work is.
 
 use parking_lot::{Mutex, RwLock};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use engine::{Charge, Observer};
 use protocol::device_facts::DeviceFacts;
 
+use crate::family::DeviceGraph;
 use crate::launch_pool::LaunchPool;
 use crate::memory::CopySpace;
 use crate::scheduler::{Account, Scheduler};
@@ -27,6 +29,8 @@ pub(crate) struct ClientState {
     pub(crate) facts: Arc<[DeviceFacts]>,
     /// What its kernels launch.
     pub(crate) launches: Arc<LaunchPool>,
+    /// Graphs that its kernels may launch, by number.
+    pub(crate) graphs: Mutex<HashMap<u64, Arc<DeviceGraph>>>,
     /// The client is going: nothing is begun and nothing reported any more.
     pub(crate) closed: AtomicBool,
     /// Bytes of all operations that wait.

@@ -13,6 +13,7 @@ use protocol::operations;
 use crate::block_cost::BlockCost;
 use crate::client_state::ClientState;
 use crate::context::Context;
+use crate::family::GraphRun;
 use crate::module::Module;
 use crate::multiprocessor::{
     BLOCKS_PER_SM, RESERVED_SHARED_BYTES, SHARED_BYTES_PER_SM, THREADS_PER_SM,
@@ -46,6 +47,8 @@ pub(crate) struct Place {
     /// How many SMs the device has.
     pub(crate) sms: u64,
     pub(crate) client: Arc<ClientState>,
+    /// The run of a graph that kernels may launch, if it is in one.
+    pub(crate) graph: Option<Arc<GraphRun>>,
 }
 
 /// What is launched.
@@ -130,6 +133,7 @@ impl Grid {
             space,
             textures,
             sms,
+            graph,
             ..
         } = place;
         let kernel = module.kernel(shape.kernel)?;
@@ -150,6 +154,7 @@ impl Grid {
             textures: Arc::clone(textures),
             cancel: Arc::clone(&context.cancel),
             grid_id: module.next_grid(),
+            graph: graph.as_ref().map_or(0, |run| run.number()),
             sm_count: u32::try_from(*sms).unwrap_or(u32::MAX),
             services: Arc::clone(&context.services) as _,
             runtime,

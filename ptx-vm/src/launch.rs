@@ -67,6 +67,8 @@ pub struct LaunchSpec {
     pub cancel: Arc<AtomicBool>,
     /// What `%gridid` reads.
     pub grid_id: u64,
+    /// What `%current_graph_exec` reads.
+    pub graph: u64,
     /// What `%nsmid` reads; `%smid` is below it.
     pub sm_count: u32,
     /// Who prints and gives heap memory.
@@ -96,6 +98,7 @@ impl Launch {
             textures,
             cancel,
             grid_id,
+            graph,
             sm_count,
             services,
             runtime,
@@ -153,6 +156,7 @@ impl Launch {
             textures,
             cancel,
             id: grid_id,
+            graph,
             sm_count,
             services,
             runtime,

@@ -32,6 +32,7 @@ pub const BUILT: &[&str] = &[
     "callbacks",
     "clusters",
     "cooperative",
+    "device_graphs",
     "graphs",
     "heap",
     "ipc",

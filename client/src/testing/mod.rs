@@ -32,6 +32,8 @@ pub(crate) struct TestServer {
     pub launches: Mutex<Vec<Launched>>,
     /// The runs that there are, by number, and the data of their launches.
     pub runs: Mutex<BTreeMap<u32, Vec<Vec<u8>>>>,
+    /// Graphs that kernels may launch: their numbers, and how many launches they have.
+    pub published: Mutex<Vec<(u64, usize)>>,
     /// Numbers of the functions that were called and are not built.
     pub not_supported: Mutex<Vec<u32>>,
     /// The contexts that were made.

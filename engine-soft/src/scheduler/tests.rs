@@ -111,6 +111,7 @@ impl Member {
                 spaces: Arc::new(RwLock::new(Arc::new(CopySpace::empty()))),
                 facts: Arc::default(),
                 launches: Arc::new(LaunchPool::new()),
+                graphs: Mutex::default(),
                 closed: AtomicBool::new(false),
                 waiting: AtomicU64::new(0),
                 waiting_held: Mutex::new(Charge::new(Arc::new(Bound::new(u64::MAX)))),
