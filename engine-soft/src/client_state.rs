@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use engine::{Charge, Observer};
 use protocol::device_facts::DeviceFacts;
 
-use crate::family::DeviceGraph;
+use crate::device_graph::DeviceGraph;
 use crate::launch_pool::LaunchPool;
 use crate::memory::CopySpace;
 use crate::scheduler::{Account, Scheduler};

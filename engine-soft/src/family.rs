@@ -23,11 +23,9 @@ use crate::work::{Job, JobSource, Part, Piece, Spent, Task};
 
 mod calls;
 mod errors;
-mod graph;
+pub(crate) mod graph;
 mod queries;
 mod streams;
-
-pub(crate) use self::graph::{DeviceGraph, GraphRun, Launches};
 
 /// How deep grids are nested: one that the client launched is at 0, and one at this depth launches none.
 const DEEPEST: u32 = 24;

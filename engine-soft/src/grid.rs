@@ -13,7 +13,7 @@ use protocol::operations;
 use crate::block_cost::BlockCost;
 use crate::client_state::ClientState;
 use crate::context::Context;
-use crate::family::GraphRun;
+use crate::device_graph::CurrentGraph;
 use crate::module::Module;
 use crate::multiprocessor::{
     BLOCKS_PER_SM, RESERVED_SHARED_BYTES, SHARED_BYTES_PER_SM, THREADS_PER_SM,
@@ -48,7 +48,7 @@ pub(crate) struct Place {
     pub(crate) sms: u64,
     pub(crate) client: Arc<ClientState>,
     /// The run of a graph that kernels may launch, if it is in one.
-    pub(crate) graph: Option<Arc<GraphRun>>,
+    pub(crate) graph: Option<Arc<dyn CurrentGraph>>,
 }
 
 /// What is launched.

@@ -20,7 +20,9 @@ use protocol::operations::{At, Copy, Fill, HoldReason, STREAM_DEPTH};
 use crate::client_state::ClientState;
 use crate::context::Context;
 use crate::copy::{ArrayTransfer, SMALL, Transfer};
-use crate::family::{DeviceGraph, Launched, Origin};
+use crate::device_graph::DeviceGraph;
+use crate::family::graph::GraphRun;
+use crate::family::{Launched, Origin};
 use crate::grid::Place;
 use crate::memory;
 use crate::work::{Job, JobSource, Part, Piece, Progress, SliceClock, Spent, Task, run_contained};
@@ -292,7 +294,7 @@ impl Stream {
                     place,
                     priority,
                 } = *launch;
-                let begun = graph.launch(place, priority, source, part);
+                let begun = GraphRun::launch_in_stream(&graph, place, priority, source, part);
                 return begun.map_or_else(|code| Started::Done(Err(code)), |()| Started::Running);
             }
             Operation::Copy(request) => (moving(), Transfer::copy(space, &request)),

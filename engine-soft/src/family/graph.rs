@@ -10,13 +10,13 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use engine::{CUresult, Counted};
-use protocol::operations::{self, HoldReason};
+use engine::CUresult;
+use protocol::operations::HoldReason;
 
 use super::errors::{Called, INVALID_VALUE};
 use super::{Launched, Origin, Root};
+use crate::device_graph::{CurrentGraph, DeviceGraph};
 use crate::grid::Place;
-use crate::module::Module;
 use crate::work::{Job, JobSource, Part, Piece, Spent, Task};
 
 /// cudaStreamGraphTailLaunch
@@ -25,29 +25,6 @@ const TAIL: u64 = 0x0100_0000_0000_0000;
 const ALONE: u64 = 0x0200_0000_0000_0000;
 /// cudaStreamGraphFireAndForgetAsSibling
 const SIBLING: u64 = 0x0300_0000_0000_0000;
-
-/// Launches as a client's run has them.
-pub(crate) type Launches = Vec<(operations::Launch, Box<[u8]>)>;
-
-/// A graph that kernels may launch.
-#[derive(Debug)]
-pub(crate) struct DeviceGraph {
-    /// The number by which kernels know it.
-    number: u64,
-    launches: Arc<Counted<Launches>>,
-    /// The module of each launch.
-    modules: Vec<Arc<Module>>,
-    taken: Mutex<Taken>,
-}
-
-/// What a graph is taken for.
-#[derive(Debug, Default)]
-struct Taken {
-    /// Runs that are not over.
-    runs: u32,
-    /// It is to follow a run.
-    is_tail: bool,
-}
 
 /// One launch of a graph.
 #[derive(Debug)]
@@ -89,36 +66,13 @@ struct StreamLaunch {
     state: Mutex<(u64, Option<CUresult>)>,
 }
 
-impl DeviceGraph {
-    pub(crate) fn new(
-        number: u64,
-        launches: Arc<Counted<Launches>>,
-        modules: Vec<Arc<Module>>,
-    ) -> Arc<Self> {
-        Arc::new(Self {
-            number,
-            launches,
-            modules,
-            taken: Mutex::default(),
-        })
-    }
-
-    /// The number by which kernels know it.
-    pub(crate) fn number(&self) -> u64 {
-        self.number
-    }
-
-    /// The module of its first kernel.
-    pub(crate) fn first_module(&self) -> Result<&Arc<Module>, CUresult> {
-        self.modules.first().ok_or(CUresult::ERROR_INVALID_VALUE)
-    }
-
-    /// Launches it in a stream, whose source is told once all is over.
+impl GraphRun {
+    /// Launches a graph in a stream, whose source is told once all is over.
     ///
     /// # Errors
     /// What is wrong with its first kernel; nothing was begun then.
-    pub(crate) fn launch(
-        self: &Arc<Self>,
+    pub(crate) fn launch_in_stream(
+        graph: &Arc<DeviceGraph>,
         place: Place,
         priority: i32,
         source: Arc<dyn JobSource>,
@@ -133,48 +87,10 @@ impl DeviceGraph {
             root: root.clone(),
             state: Mutex::new((1, None)),
         }));
-        self.taken.lock().runs += 1;
-        GraphRun::new(self, place, root, above).begin()
+        graph.take_for_stream();
+        Self::new(graph, place, root, above).begin()
     }
 
-    /// Takes it for a launch by a kernel, unless it runs or is to run.
-    fn take(&self) -> Called<()> {
-        let mut taken = self.taken.lock();
-        if taken.runs > 0 || taken.is_tail {
-            return Err(INVALID_VALUE);
-        }
-        taken.runs = 1;
-        Ok(())
-    }
-
-    /// Takes it as what follows a run, which may be its own.
-    fn take_as_tail(&self, is_own: bool) -> Called<()> {
-        let mut taken = self.taken.lock();
-        if taken.is_tail || (taken.runs > 0 && !is_own) {
-            return Err(INVALID_VALUE);
-        }
-        taken.is_tail = true;
-        Ok(())
-    }
-
-    /// The run that it was to follow is over: it begins.
-    fn begin_as_tail(&self) {
-        let mut taken = self.taken.lock();
-        taken.is_tail = false;
-        taken.runs += 1;
-    }
-
-    /// It will not follow that run.
-    fn drop_as_tail(&self) {
-        self.taken.lock().is_tail = false;
-    }
-
-    fn release(&self) {
-        self.taken.lock().runs -= 1;
-    }
-}
-
-impl GraphRun {
     fn new(graph: &Arc<DeviceGraph>, place: Place, root: Root, above: Above) -> Arc<Self> {
         Arc::new_cyclic(|me| Self {
             me: Weak::clone(me),
@@ -187,11 +103,6 @@ impl GraphRun {
             above,
             state: Mutex::default(),
         })
-    }
-
-    /// The number of its graph.
-    pub(crate) fn number(&self) -> u64 {
-        self.graph.number
     }
 
     /// Begins its first kernel, or gives its graph back.
@@ -213,9 +124,7 @@ impl GraphRun {
         let at = state.begun;
         state.begun += 1;
         drop(state);
-        let (Some((launch, data)), Some(module)) =
-            (self.graph.launches.get(at), self.graph.modules.get(at))
-        else {
+        let Some((module, launch, data)) = self.graph.kernel(at) else {
             return Ok(false);
         };
         let Some(me) = self.me.upgrade() else {
@@ -223,7 +132,7 @@ impl GraphRun {
         };
         let place = Place {
             module: Arc::clone(module),
-            graph: Some(Arc::clone(&me)),
+            graph: Some(Arc::clone(&me) as _),
             ..self.place.clone()
         };
         place.context.check()?;
@@ -247,24 +156,10 @@ impl GraphRun {
         Ok(true)
     }
 
-    /// A kernel of it launches a graph.
-    pub(super) fn launch(&self, number: u64, stream: u64) -> Called<()> {
-        let graph = self.place.client.graphs.lock().get(&number).cloned();
-        let graph = graph.ok_or(INVALID_VALUE)?;
-        match stream {
-            TAIL => {
-                graph.take_as_tail(Arc::ptr_eq(&graph, &self.graph))?;
-                self.state.lock().tails.push_back(graph);
-                Ok(())
-            }
-            ALONE => self.launch_under(&graph, Above::Run(self.me.upgrade().ok_or(INVALID_VALUE)?)),
-            SIBLING => self.launch_under(&graph, self.above.clone()),
-            _ => Err(INVALID_VALUE),
-        }
-    }
-
     fn launch_under(&self, graph: &Arc<DeviceGraph>, above: Above) -> Called<()> {
-        graph.take()?;
+        if !graph.take() {
+            return Err(INVALID_VALUE);
+        }
         above.begun();
         let run = Self::new(graph, self.place.clone(), self.root.clone(), above);
         run.begin().map_err(|code| {
@@ -322,6 +217,32 @@ impl GraphRun {
         let run = Self::new(&tail, self.place.clone(), self.root.clone(), above);
         if let Err(code) = run.begin() {
             run.above.over(Err(code));
+        }
+    }
+}
+
+impl CurrentGraph for GraphRun {
+    fn number(&self) -> u64 {
+        self.graph.number()
+    }
+
+    fn launch(&self, number: u64, stream: u64) -> Called<()> {
+        let graph = self.place.client.graphs.lock().get(&number).cloned();
+        let graph = graph.ok_or(INVALID_VALUE)?;
+        match stream {
+            TAIL => {
+                if !graph.take_as_tail(Arc::ptr_eq(&graph, &self.graph)) {
+                    return Err(INVALID_VALUE);
+                }
+                self.state.lock().tails.push_back(graph);
+                Ok(())
+            }
+            ALONE => {
+                let me = self.me.upgrade().ok_or(INVALID_VALUE)?;
+                self.launch_under(&graph, Above::Run(me))
+            }
+            SIBLING => self.launch_under(&graph, self.above.clone()),
+            _ => Err(INVALID_VALUE),
         }
     }
 }
