@@ -25,7 +25,7 @@ use crate::device::Devices;
 use crate::grid;
 use crate::launch_pool::LaunchPool;
 use crate::memory::{self, ClientMemory, Mapped, Physical, SharedBlock};
-use crate::stream::Operation;
+use crate::stream::{GraphLaunch, Operation};
 use ptx_vm::tensor_map;
 
 mod images;
@@ -81,6 +81,7 @@ impl SoftClient {
                     facts: Arc::clone(&devices.facts),
                     launches: Arc::new(LaunchPool::new()),
                     jobs: Arc::default(),
+                    graphs: Mutex::default(),
                     closed: AtomicBool::new(false),
                     waiting: AtomicU64::new(0),
                     waiting_held: Mutex::new(Charge::new(Arc::clone(&held))),
@@ -88,6 +89,7 @@ impl SoftClient {
                 sms,
                 memory,
                 runs: Runs::new(&held),
+                graphs: HashMap::new(),
                 held,
                 contexts: HashMap::new(),
                 streams: HashMap::new(),
@@ -404,7 +406,19 @@ impl Client for SoftClient {
         request: &operations::RunDestroy,
         _data: &[u8],
     ) -> Result<(), CUresult> {
-        self.objects().runs.remove(request.run)
+        let objects = self.objects();
+        objects.withdraw(request.run);
+        objects.runs.remove(request.run)
+    }
+
+    fn run_publish(
+        &mut self,
+        request: &operations::RunPublish,
+        _data: &[u8],
+        _reply: &mut Vec<u8>,
+    ) -> Result<operations::RunPublishReply, CUresult> {
+        self.objects().publish(request.run, request.graph)?;
+        Ok(operations::RunPublishReply { reserved: 0 })
     }
 
     fn run_launch(
@@ -415,6 +429,18 @@ impl Client for SoftClient {
     ) -> Result<(), CUresult> {
         let objects = self.objects();
         let stream = objects.stream(at.stream)?;
+        if let Some(graph) = objects.graphs.get(&request.run) {
+            let launch = graph.first_module().and_then(|module| {
+                let (place, priority) = objects.place(stream, module)?;
+                Ok(Box::new(GraphLaunch {
+                    graph: Arc::clone(graph),
+                    place,
+                    priority,
+                }))
+            });
+            let operation = launch.map_or_else(Operation::Refused, Operation::Graph);
+            return stream.post(at.sequence, operation);
+        }
         let grids = objects.runs.get(request.run).and_then(|launches| {
             let mut grids = launches.iter();
             grids.try_fold(VecDeque::new(), |mut grids, (launch, data)| {
@@ -580,6 +606,7 @@ impl Drop for SoftClient {
         for stream in objects.streams.values() {
             stream.clear();
         }
+        objects.client.graphs.lock().clear();
         drop(objects);
         // Every thread has let go of the work, and with the last of it the memory is unmapped.
         self.mapped.wait_until_none();

@@ -3,13 +3,14 @@
 //! Owned by the client's streams, and by grids that launch others. Must not know what the work is.
 
 use parking_lot::{Mutex, RwLock};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use engine::{Charge, InFlight, Observer, WorkInFlight};
 use protocol::device_facts::DeviceFacts;
 
+use crate::device_graph::DeviceGraph;
 use crate::launch_pool::LaunchPool;
 use crate::memory::CopySpace;
 use crate::scheduler::{Account, Scheduler};
@@ -29,6 +30,8 @@ pub(crate) struct ClientState {
     /// What its kernels launch.
     pub(crate) launches: Arc<LaunchPool>,
     pub(crate) jobs: Arc<JobTable>,
+    /// Graphs that its kernels may launch, by number.
+    pub(crate) graphs: Mutex<HashMap<u64, Arc<DeviceGraph>>>,
     /// The client is going: nothing is begun and nothing reported any more.
     pub(crate) closed: AtomicBool,
     /// Bytes of all operations that wait.

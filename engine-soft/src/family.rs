@@ -23,6 +23,7 @@ use crate::work::{Job, JobSource, Part, Piece, Spent, Task};
 
 mod calls;
 mod errors;
+pub(crate) mod graph;
 mod queries;
 mod streams;
 

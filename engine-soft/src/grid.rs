@@ -13,6 +13,7 @@ use protocol::operations;
 use crate::block_cost::BlockCost;
 use crate::client_state::ClientState;
 use crate::context::Context;
+use crate::device_graph::CurrentGraph;
 use crate::module::Module;
 use crate::multiprocessor::{
     BLOCKS_PER_SM, RESERVED_SHARED_BYTES, SHARED_BYTES_PER_SM, THREADS_PER_SM,
@@ -46,6 +47,8 @@ pub(crate) struct Place {
     /// How many SMs the device has.
     pub(crate) sms: u64,
     pub(crate) client: Arc<ClientState>,
+    /// The run of a graph that kernels may launch, if it is in one.
+    pub(crate) graph: Option<Arc<dyn CurrentGraph>>,
 }
 
 /// What is launched.
@@ -130,6 +133,7 @@ impl Grid {
             space,
             textures,
             sms,
+            graph,
             ..
         } = place;
         let kernel = module.kernel(shape.kernel)?;
@@ -137,11 +141,12 @@ impl Grid {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
         let shared = kernel.shared_bytes + shape.shared + RESERVED_SHARED_BYTES;
+        let cluster = module.cluster(shape.kernel, shape.cluster)?;
         let launch = Launch::new(LaunchSpec {
             kernel: Arc::clone(kernel),
             grid: shape.grid,
             block: shape.block,
-            cluster: shape.cluster,
+            cluster,
             dynamic_shared: shape.shared,
             params: params.into(),
             globals: Arc::clone(&module.globals),
@@ -149,6 +154,7 @@ impl Grid {
             textures: Arc::clone(textures),
             cancel: Arc::clone(&context.cancel),
             grid_id: module.next_grid(),
+            graph: graph.as_ref().map_or(0, |run| run.number()),
             sm_count: u32::try_from(*sms).unwrap_or(u32::MAX),
             services: Arc::clone(&context.services) as _,
             runtime,
@@ -246,7 +252,12 @@ pub(crate) fn cluster_occupancy(
     if request.largest == 1 {
         return Ok(most);
     }
-    let sides = asked.cluster.or(kernel.required_cluster).unwrap_or([1; 3]);
+    let named = module.cluster(request.kernel, asked.cluster)?;
+    let sides = named.or(kernel.required_cluster).unwrap_or([1; 3]);
+    let own = kernel.required_cluster.unwrap_or(sides);
+    if own != sides {
+        return Err(CUresult::ERROR_INVALID_CLUSTER_SIZE);
+    }
     let blocks = sides.iter().try_fold(1_u32, |all, &n| all.checked_mul(n));
     let blocks = blocks.filter(|blocks| (1..=most).contains(blocks));
     let blocks = blocks.ok_or(CUresult::ERROR_INVALID_CLUSTER_SIZE)?;

@@ -29,6 +29,7 @@ mod client_state;
 mod context;
 mod copy;
 mod device;
+mod device_graph;
 mod family;
 mod grid;
 mod image;

@@ -5,7 +5,7 @@
 //! kernel's code does is `ptx-vm`'s.
 
 use parking_lot::Mutex;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
@@ -41,11 +41,20 @@ pub(crate) struct Module {
     pub(crate) context: Arc<Context>,
     /// Addresses of its variables.
     pub(crate) globals: Arc<[u64]>,
-    /// By kernel, what cuFuncSetAttribute allowed; the default where nothing is noted.
-    dynamic_shared: Mutex<HashMap<u32, u32>>,
-    /// Kernels whose clusters may have more blocks than every GPU takes.
-    larger_clusters: Mutex<HashSet<u32>>,
+    /// By kernel, what cuFuncSetAttribute set; the default where nothing is noted.
+    settings: Mutex<HashMap<u32, Settings>>,
     grids: AtomicU64,
+}
+
+/// What cuFuncSetAttribute set of a kernel.
+#[derive(Clone, Copy, Debug, Default)]
+struct Settings {
+    /// Bytes of dynamic shared memory that a launch may ask for.
+    dynamic_shared: Option<u32>,
+    /// Its clusters may have more blocks than every GPU takes.
+    larger_clusters: bool,
+    /// Blocks of its clusters in x, y, z; all 0 where nothing is set.
+    cluster: [u32; 3],
 }
 
 /// The images of all clients, by the hash of their bytes and of how they are compiled.
@@ -104,6 +113,9 @@ impl Image {
                 registers: kernel.registers,
                 ptx_version: kernel.ptx_version,
                 binary_version: capability,
+                required_cluster: kernel.required_cluster.unwrap_or_default(),
+                cluster_must_be_set: kernel.explicit_cluster.into(),
+                max_cluster: kernel.max_cluster.unwrap_or_default(),
             });
         let variables = module
             .globals()
@@ -199,8 +211,7 @@ impl Module {
             image,
             context,
             globals: globals.into(),
-            dynamic_shared: Mutex::default(),
-            larger_clusters: Mutex::default(),
+            settings: Mutex::default(),
             grids: AtomicU64::new(1),
         })
     }
@@ -218,8 +229,7 @@ impl Module {
 
     /// Bytes of dynamic shared memory that a launch of this kernel may ask for.
     pub(crate) fn dynamic_shared_limit(&self, kernel: u32) -> u32 {
-        let set = self.dynamic_shared.lock().get(&kernel).copied();
-        set.unwrap_or_else(|| {
+        self.settings(kernel).dynamic_shared.unwrap_or_else(|| {
             let fixed = self.image.module.kernels().get(kernel as usize);
             SHARED_BYTES_PER_BLOCK.saturating_sub(fixed.map_or(0, |kernel| kernel.shared_bytes))
         })
@@ -227,50 +237,73 @@ impl Module {
 
     /// Blocks that a cluster of this kernel may have.
     pub(crate) fn most_cluster_blocks(&self, kernel: u32) -> u32 {
-        if self.larger_clusters.lock().contains(&kernel) {
+        if self.settings(kernel).larger_clusters {
             MAX_CLUSTER
         } else {
             PORTABLE_CLUSTER
         }
     }
 
+    /// The clusters of a launch of this kernel: those that the launch names, else those that were set.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_CLUSTER_SIZE for others than were set.
+    pub(crate) fn cluster(
+        &self,
+        kernel: u32,
+        named: Option<[u32; 3]>,
+    ) -> Result<Option<[u32; 3]>, CUresult> {
+        let set = self.settings(kernel).cluster;
+        let set = (set != [0; 3]).then_some(set);
+        match (named, set) {
+            (Some(named), Some(set)) if named != set => Err(CUresult::ERROR_INVALID_CLUSTER_SIZE),
+            _ => Ok(named.or(set)),
+        }
+    }
+
+    fn settings(&self, kernel: u32) -> Settings {
+        self.settings
+            .lock()
+            .get(&kernel)
+            .copied()
+            .unwrap_or_default()
+    }
+
     /// Sets an attribute of a kernel.
     ///
     /// # Errors
     /// CUDA_ERROR_INVALID_HANDLE for a kernel that is not there, CUDA_ERROR_INVALID_VALUE for an
-    /// attribute or value that cannot be set, CUDA_ERROR_NOT_SUPPORTED for clusters that all launches
-    /// are to have.
+    /// attribute or value that cannot be set, CUDA_ERROR_NOT_PERMITTED for clusters of a kernel that was compiled
+    /// for its own.
     pub(crate) fn set(&self, kernel: u32, attribute: u32, value: i32) -> Result<(), CUresult> {
         let facts = self.kernel(kernel)?;
+        let invalid = |_| CUresult::ERROR_INVALID_VALUE;
+        let mut settings = self.settings.lock();
+        let settings = settings.entry(kernel).or_default();
         match Attribute(attribute) {
             Attribute::MAX_DYNAMIC_SHARED_SIZE_BYTES => {
-                let bytes = u32::try_from(value).map_err(|_| CUresult::ERROR_INVALID_VALUE)?;
+                let bytes = u32::try_from(value).map_err(invalid)?;
                 if bytes.saturating_add(facts.shared_bytes) > SHARED_BYTES_OPTIN {
                     return Err(CUresult::ERROR_INVALID_VALUE);
                 }
-                self.dynamic_shared.lock().insert(kernel, bytes);
-                Ok(())
+                settings.dynamic_shared = Some(bytes);
             }
             // A hint: there is no cache to carve shared memory out of. -1 is the default.
-            Attribute::PREFERRED_SHARED_MEMORY_CARVEOUT if (-1..=100).contains(&value) => Ok(()),
-            Attribute::NON_PORTABLE_CLUSTER_SIZE_ALLOWED => {
-                let mut larger = self.larger_clusters.lock();
-                match value {
-                    0 => drop(larger.remove(&kernel)),
-                    _ => drop(larger.insert(kernel)),
-                }
-                Ok(())
-            }
-            Attribute::CLUSTER_SCHEDULING_POLICY_PREFERENCE => Ok(()),
-            // One block is no cluster.
-            Attribute::REQUIRED_CLUSTER_WIDTH
+            Attribute::PREFERRED_SHARED_MEMORY_CARVEOUT if (-1..=100).contains(&value) => {}
+            Attribute::NON_PORTABLE_CLUSTER_SIZE_ALLOWED => settings.larger_clusters = value != 0,
+            Attribute::CLUSTER_SCHEDULING_POLICY_PREFERENCE => {}
+            side @ (Attribute::REQUIRED_CLUSTER_WIDTH
             | Attribute::REQUIRED_CLUSTER_HEIGHT
-            | Attribute::REQUIRED_CLUSTER_DEPTH => match value {
-                0 | 1 => Ok(()),
-                _ => Err(CUresult::ERROR_NOT_SUPPORTED),
-            },
-            _ => Err(CUresult::ERROR_INVALID_VALUE),
+            | Attribute::REQUIRED_CLUSTER_DEPTH) => {
+                if facts.required_cluster.is_some() {
+                    return Err(CUresult::ERROR_NOT_PERMITTED);
+                }
+                let side = side.0 - Attribute::REQUIRED_CLUSTER_WIDTH.0;
+                settings.cluster[side as usize] = u32::try_from(value).map_err(invalid)?;
+            }
+            _ => return Err(CUresult::ERROR_INVALID_VALUE),
         }
+        Ok(())
     }
 
     /// The number of the module's next grid.

@@ -20,7 +20,10 @@ use protocol::operations::{At, Copy, Fill, HoldReason, STREAM_DEPTH};
 use crate::client_state::ClientState;
 use crate::context::Context;
 use crate::copy::{ArrayTransfer, SMALL, Transfer};
+use crate::device_graph::DeviceGraph;
+use crate::family::graph::GraphRun;
 use crate::family::{Launched, Origin};
+use crate::grid::Place;
 use crate::memory;
 use crate::work::{Job, JobSource, Part, Piece, Progress, SliceClock, Spent, Task, run_contained};
 
@@ -37,6 +40,7 @@ pub(crate) enum Operation<'a> {
     Launch(Launched),
     /// One after another.
     Run(VecDeque<Launched>),
+    Graph(Box<GraphLaunch>),
     Copy(Copy),
     ArrayCopy(Box<ArrayTransfer>),
     Fill(Fill),
@@ -51,6 +55,14 @@ pub(crate) enum Operation<'a> {
     Destroy,
     /// It was found wrong when it came, which is reported in order.
     Refused(CUresult),
+}
+
+/// A launch of a graph that kernels may launch too.
+#[derive(Debug)]
+pub(crate) struct GraphLaunch {
+    pub(crate) graph: Arc<DeviceGraph>,
+    pub(crate) place: Place,
+    pub(crate) priority: i32,
 }
 
 /// One stream of a client, or several that use its slot one after the other: a new one continues the
@@ -292,6 +304,20 @@ impl Stream {
             Operation::Run(grids) => {
                 return self.start_run(sequence, context, priority, grids, here);
             }
+            Operation::Graph(launch) => {
+                let part = Part {
+                    sequence,
+                    is_last: true,
+                };
+                let source: Arc<dyn JobSource> = Arc::clone(self) as _;
+                let GraphLaunch {
+                    graph,
+                    place,
+                    priority,
+                } = *launch;
+                let begun = GraphRun::launch_in_stream(&graph, place, priority, source, part);
+                return begun.map_or_else(|code| Started::Done(Err(code)), |()| Started::Running);
+            }
             Operation::Copy(request) => (moving(), Transfer::copy(space, &request)),
             Operation::ArrayCopy(copy) => (moving(), Transfer::array(space, *copy)),
             Operation::Fill(request) => (moving(), Transfer::fill(space, &request)),
@@ -515,6 +541,7 @@ impl Operation<'_> {
                 .iter()
                 .map(|launched| size_of::<Launched>() + launched.grid.param_bytes())
                 .sum(),
+            Self::Graph(_) => size_of::<GraphLaunch>(),
             Self::Write { data, .. } => data.len(),
             Self::ArrayCopy(_) => size_of::<ArrayTransfer>(),
             _ => 0,
@@ -527,6 +554,7 @@ impl Operation<'_> {
         match self {
             Self::Launch(launched) => Operation::Launch(launched),
             Self::Run(grids) => Operation::Run(grids),
+            Self::Graph(launch) => Operation::Graph(launch),
             Self::Copy(request) => Operation::Copy(request),
             Self::ArrayCopy(copy) => Operation::ArrayCopy(copy),
             Self::Fill(request) => Operation::Fill(request),

@@ -321,11 +321,12 @@ fn streams_that_are_never_destroyed_come_to_an_end_with_their_grid() {
 }
 
 /// The functions with pointers, sizes and handles, and the bytes of their arguments and results.
-const CALLS: [(&str, &[u32], u32); 24] = [
+const CALLS: [(&str, &[u32], u32); 25] = [
     ("cudaGetParameterBuffer", &[8, 8], 8),
     ("cudaGetParameterBufferV2", &[8, 12, 12, 4], 8),
     ("cudaLaunchDevice", &[8, 8, 12, 12, 4, 8], 4),
     ("cudaLaunchDeviceV2", &[8, 8], 4),
+    ("cudaGraphLaunch", &[8, 8], 4),
     ("cudaDeviceSynchronize", &[], 4),
     ("cudaStreamCreateWithFlags", &[8, 4], 4),
     ("cudaStreamDestroy", &[8], 4),

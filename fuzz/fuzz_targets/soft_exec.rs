@@ -141,6 +141,7 @@ fuzz_target!(|bytes: &[u8]| {
             textures: Arc::default(),
             cancel: Arc::clone(&cancel),
             grid_id: 1,
+            graph: 0,
             sm_count: 2,
             services: Arc::new(()),
             cooperative: head[0] & 0x80 != 0,

@@ -43,6 +43,13 @@ message! {
         pub ptx_version: u32,
         /// CU_FUNC_ATTRIBUTE_BINARY_VERSION.
         pub binary_version: u32,
+        /// CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH and the two after it: blocks of the clusters that it was compiled for, in
+        /// x, y, z; zeroes if it was not compiled for any.
+        pub required_cluster: [u32; 3],
+        /// CU_FUNC_ATTRIBUTE_CLUSTER_SIZE_MUST_BE_SET: whether a launch without a cluster size is an error; 0 or 1.
+        pub cluster_must_be_set: u32,
+        /// The most blocks of its clusters, as `.maxclusterrank` says; 0 if nothing is said, or the driver keeps it to itself.
+        pub max_cluster: u32,
     }
 
     /// A variable of module scope.
@@ -107,6 +114,9 @@ mod tests {
                 registers: 32,
                 ptx_version: 75,
                 binary_version: 121,
+                required_cluster: [4, 2, 1],
+                cluster_must_be_set: 1,
+                max_cluster: 8,
             }],
             variables: vec![Variable {
                 name: "table".into(),

@@ -26,6 +26,8 @@ pub enum DeviceFunction {
     Launch,
     /// Buffer, stream.
     LaunchV2,
+    /// Executable graph, one of CUDA's names of streams.
+    GraphLaunch,
     /// Waits for all that the block has launched.
     Synchronize,
     /// Where the handle goes, flags.
@@ -97,7 +99,7 @@ const fn known(
 }
 
 /// The functions that are built, as CUDA's headers declare them.
-const FUNCTIONS: [Known; 27] = {
+const FUNCTIONS: [Known; 28] = {
     use DeviceFunction as F;
     [
         known("GetParameterBuffer", F::ParameterBuffer, &[8, 8], 8),
@@ -109,6 +111,7 @@ const FUNCTIONS: [Known; 27] = {
         ),
         known("LaunchDevice", F::Launch, &[8, 8, 12, 12, 4, 8], 4),
         known("LaunchDeviceV2", F::LaunchV2, &[8, 8], 4),
+        known("GraphLaunch", F::GraphLaunch, &[8, 8], 4),
         known("DeviceSynchronize", F::Synchronize, &[], 4),
         known("StreamCreateWithFlags", F::StreamCreate, &[8, 4], 4),
         known("StreamDestroy", F::StreamDestroy, &[8], 4),

@@ -48,6 +48,8 @@ pub(crate) struct Grid {
     pub(crate) cancel: Arc<AtomicBool>,
     /// What `%gridid` reads.
     pub(crate) id: u64,
+    /// What `%current_graph_exec` reads.
+    pub(crate) graph: u64,
     /// What `%nsmid` reads.
     pub(crate) sm_count: u32,
     pub(crate) services: Arc<dyn Services>,

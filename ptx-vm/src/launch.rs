@@ -36,7 +36,7 @@ pub enum LaunchError {
     /// not met, or the parameter buffer has the wrong length: CUDA_ERROR_INVALID_VALUE.
     InvalidValue,
     /// The grid is not made of whole clusters, or they have more blocks than they may, or others than the kernel
-    /// wants: CUDA_ERROR_INVALID_CLUSTER_SIZE.
+    /// wants, or nobody says what they are though the kernel wants that: CUDA_ERROR_INVALID_CLUSTER_SIZE.
     InvalidClusterSize,
     /// More shared memory than [`MAX_SHARED_BYTES`], or no memory for it: CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES.
     OutOfResources,
@@ -67,6 +67,8 @@ pub struct LaunchSpec {
     pub cancel: Arc<AtomicBool>,
     /// What `%gridid` reads.
     pub grid_id: u64,
+    /// What `%current_graph_exec` reads.
+    pub graph: u64,
     /// What `%nsmid` reads; `%smid` is below it.
     pub sm_count: u32,
     /// Who prints and gives heap memory.
@@ -96,6 +98,7 @@ impl Launch {
             textures,
             cancel,
             grid_id,
+            graph,
             sm_count,
             services,
             runtime,
@@ -153,6 +156,7 @@ impl Launch {
             textures,
             cancel,
             id: grid_id,
+            graph,
             sm_count,
             services,
             runtime,
@@ -214,7 +218,11 @@ fn cluster_of(
     grid: [u32; 3],
     asked: Option<[u32; 3]>,
 ) -> Result<[u32; 3], LaunchError> {
-    let sides = asked.or(kernel.required_cluster).unwrap_or([1; 3]);
+    let said = asked.or(kernel.required_cluster);
+    if said.is_none() && kernel.explicit_cluster {
+        return Err(LaunchError::InvalidClusterSize);
+    }
+    let sides = said.unwrap_or([1; 3]);
     let is_required = kernel
         .required_cluster
         .is_none_or(|required| required == sides);

@@ -62,6 +62,8 @@ pub struct Kernel {
     pub required_cluster: Option<[u32; 3]>,
     /// The most blocks of a cluster: `.maxclusterrank`.
     pub max_cluster: Option<u32>,
+    /// Whether a launch must say what its clusters are if the kernel does not: `.explicitcluster`.
+    pub explicit_cluster: bool,
     /// Registers of a thread: an estimate from the most values that are live at once, 16 to 255.
     pub registers: u32,
     /// The architecture that the PTX was compiled for, 10 × major + minor: what CUDA calls the PTX
@@ -173,6 +175,14 @@ impl Module {
             if !function.entry || function.body.is_none() {
                 continue;
             }
+            if function.blocks_are_clusters {
+                return Err(LoadError {
+                    line: function.line,
+                    function: function.name.into(),
+                    message: ".blocksareclusters is not built: see docs/instructions.md".into(),
+                    limit: false,
+                });
+            }
             let most = (length(function) + called + KERNEL_COST).min(KERNEL_INSTRUCTIONS);
             let bytes = most * INSTRUCTION_BYTES;
             if spare < bytes && !memory.take(bytes - spare) {
@@ -217,6 +227,7 @@ impl Module {
                 required_threads: required,
                 required_cluster: function.cluster,
                 max_cluster: function.max_cluster,
+                explicit_cluster: function.explicit_cluster,
                 registers,
                 ptx_version: module.target,
                 constants: Arc::clone(if lowered.asks_constants {

@@ -36,6 +36,8 @@ pub(crate) enum Special {
     GridHigh,
     /// `%envreg2`: the lower half.
     GridLow,
+    /// `%current_graph_exec`: the graph of which the grid is a part, if kernels may launch that; else 0.
+    GraphExec,
     /// `%reserved_smem_offset_begin` and the numbered ones: where the system's part of shared memory begins.
     ReservedBegin,
     /// `%reserved_smem_offset_end`
@@ -70,6 +72,7 @@ impl Special {
             ("nwarpid", None) => Self::NwarpId,
             ("smid", None) => Self::SmId,
             ("nsmid", None) => Self::NsmId,
+            ("current_graph_exec", None) => return Some((Self::GraphExec, 8)),
             ("gridid", None) => return Some((Self::GridId, 8)),
             ("lanemask_eq", None) => Self::LanemaskEq,
             ("lanemask_le", None) => Self::LanemaskLe,
@@ -152,6 +155,7 @@ impl Special {
             Self::ReservedBegin => 22,
             Self::ReservedEnd => 23,
             Self::ReservedCap => 24,
+            Self::GraphExec => 30,
         }
     }
 

@@ -187,6 +187,10 @@ pub struct Function<'src> {
     pub cluster: Option<[u32; 3]>,
     /// `.maxclusterrank`: the most blocks of a cluster, if given.
     pub max_cluster: Option<u32>,
+    /// `.explicitcluster`: whether a launch must say what its clusters are, where the entry does not.
+    pub explicit_cluster: bool,
+    /// `.blocksareclusters`: whether what is launched counts clusters, not blocks.
+    pub blocks_are_clusters: bool,
     /// `.minnctapersm` (or its old name `.maxnctapersm`): blocks that shall fit a multiprocessor.
     pub min_blocks: Option<u32>,
     /// `.maxnreg`: the most registers of a thread.

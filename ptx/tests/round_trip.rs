@@ -267,6 +267,8 @@ fn function(name: &'static str) -> impl Strategy<Value = Function<'static>> {
                         required_threads: directives.1,
                         cluster: directives.1.filter(|_| noreturn),
                         max_cluster: directives.2.filter(|_| noreturn),
+                        explicit_cluster: !noreturn,
+                        blocks_are_clusters: noreturn,
                         min_blocks: directives.2,
                         max_registers: directives.3,
                         noreturn,
@@ -371,10 +373,13 @@ impl Printer<'_> {
             let _ = write!(self.out, " .reqntid {x},{y}, {z}");
         }
         if let Some([x, y, z]) = function.cluster {
-            let _ = write!(
-                self.out,
-                " .explicitcluster .reqnctapercluster {x}, {y},{z}"
-            );
+            let _ = write!(self.out, " .reqnctapercluster {x}, {y},{z}");
+        }
+        if function.explicit_cluster {
+            self.out.push_str(" .explicitcluster");
+        }
+        if function.blocks_are_clusters {
+            self.out.push_str(" .blocksareclusters");
         }
         if let Some(blocks) = function.max_cluster {
             let _ = write!(self.out, " .maxclusterrank {blocks}");

@@ -30,7 +30,9 @@ use run::{ProgramOutcome, Runner};
 pub const BUILT: &[&str] = &[
     "assert",
     "callbacks",
+    "clusters",
     "cooperative",
+    "device_graphs",
     "graphs",
     "heap",
     "ipc",

@@ -161,12 +161,16 @@ const SHAPING: [CUlaunchAttributeID; 4] = [
     CUlaunchAttributeID::PREFERRED_SHARED_MEMORY_CARVEOUT,
 ];
 
-/// Whether a launch asks for clusters of more than one block.
-fn has_clusters(attributes: &[CUlaunchAttribute]) -> bool {
-    attributes
+/// Whether a launch has clusters of more than one block.
+fn has_clusters(function: &Function, attributes: &[CUlaunchAttribute]) -> bool {
+    let named = attributes
         .iter()
         .rfind(|attribute| attribute.id == CUlaunchAttributeID::CLUSTER_DIMENSION)
-        .is_some_and(|cluster| (0..3).any(|side| word(&cluster.value, side) > 1))
+        .map(|cluster| [0, 1, 2].map(|side| word(&cluster.value, side)));
+    [named, function.required_cluster()]
+        .into_iter()
+        .flatten()
+        .any(|sides| sides.iter().any(|side| *side > 1))
 }
 
 pub(crate) fn cuOccupancyMaxActiveClusters(
@@ -179,7 +183,7 @@ pub(crate) fn cuOccupancyMaxActiveClusters(
     let config = config.get()?;
     // SAFETY: the program's configuration, whose list is as long as it says.
     let attributes = unsafe { super::launch::attributes(&config)? };
-    if has_clusters(&attributes) {
+    if has_clusters(known, &attributes) {
         let clusters = ask_about_clusters(function, &config, &attributes, false)?;
         return num_clusters.set(clusters);
     }

@@ -7,7 +7,7 @@
 //! `api::function`, `api::library` and occupancy look into it. Must not know streams, nor what a launch is.
 
 use std::collections::HashSet;
-use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use cuda_abi::CUresult;
@@ -52,6 +52,10 @@ pub(crate) struct Function {
     index: AtomicU32,
     layout: AtomicPtr<Layout>,
     attributes: [AtomicI32; ATTRIBUTES],
+    /// Whether its clusters are those that it was compiled for, and so not to be set.
+    has_own_cluster: AtomicBool,
+    /// The most blocks of its clusters; 0 if nothing is known of it.
+    max_cluster: AtomicU32,
     /// For a library's kernel, the handle of its function in each context that has used it.
     in_contexts: [AtomicU64; CONTEXT_SLOTS as usize],
 }
@@ -117,6 +121,27 @@ impl Function {
             .ok_or(CUresult::ERROR_INVALID_VALUE)
     }
 
+    /// The clusters that it wants, blocks in x, y, z. Whoever sets them sets one side after the other, so that some may be 0:
+    /// no launch has such.
+    #[inline]
+    pub(crate) fn required_cluster(&self) -> Option<[u32; 3]> {
+        let first = CUfunction_attribute::REQUIRED_CLUSTER_WIDTH.0 as usize;
+        let sides = [0, 1, 2].map(|side| {
+            self.attributes[first + side]
+                .load(Ordering::Relaxed)
+                .cast_unsigned()
+        });
+        (sides != [0; 3]).then_some(sides)
+    }
+
+    /// The most blocks that its clusters may have, as far as that is known.
+    pub(crate) fn most_cluster_blocks(&self) -> u32 {
+        match self.max_cluster.load(Ordering::Relaxed) {
+            0 => u32::MAX,
+            most => most,
+        }
+    }
+
     fn set(&self, attribute: CUfunction_attribute, value: i32) {
         if let Some(place) = self.attributes.get(attribute.0 as usize) {
             place.store(value, Ordering::Relaxed);
@@ -142,7 +167,12 @@ fn settable(
         CUfunction_attribute::PREFERRED_SHARED_MEMORY_CARVEOUT => (-1..=100).contains(&value),
         CUfunction_attribute::REQUIRED_CLUSTER_WIDTH
         | CUfunction_attribute::REQUIRED_CLUSTER_HEIGHT
-        | CUfunction_attribute::REQUIRED_CLUSTER_DEPTH => value >= 0,
+        | CUfunction_attribute::REQUIRED_CLUSTER_DEPTH => {
+            if function.has_own_cluster.load(Ordering::Relaxed) {
+                return Err(CUresult::ERROR_NOT_PERMITTED);
+            }
+            value >= 0
+        }
         CUfunction_attribute::NON_PORTABLE_CLUSTER_SIZE_ALLOWED => (0..=1).contains(&value),
         CUfunction_attribute::CLUSTER_SCHEDULING_POLICY_PREFERENCE => (0..=2).contains(&value),
         _ => false,
@@ -216,13 +246,14 @@ impl Functions {
             0,                                                       // CACHE_MODE_CA
             block.saturating_sub(known(kernel.shared_bytes)).max(0), // MAX_DYNAMIC_SHARED_SIZE_BYTES
             -1, // PREFERRED_SHARED_MEMORY_CARVEOUT
-            0,
-            0,
-            0,
-            0,
-            0,
-            0,
+            known(kernel.cluster_must_be_set),
+            known(kernel.required_cluster[0]),
+            known(kernel.required_cluster[1]),
+            known(kernel.required_cluster[2]),
+            0, // NON_PORTABLE_CLUSTER_SIZE_ALLOWED
+            0, // CLUSTER_SCHEDULING_POLICY_PREFERENCE
         ];
+        let has_own_cluster = kernel.required_cluster != [0; 3];
         self.table
             .insert(
                 |_, _| true,
@@ -237,6 +268,12 @@ impl Functions {
                     for (place, value) in function.attributes.iter().zip(attributes) {
                         place.store(value, Ordering::Relaxed);
                     }
+                    function
+                        .has_own_cluster
+                        .store(has_own_cluster, Ordering::Relaxed);
+                    function
+                        .max_cluster
+                        .store(kernel.max_cluster, Ordering::Relaxed);
                     for handle in &function.in_contexts {
                         handle.store(0, Ordering::Relaxed);
                     }
@@ -262,6 +299,10 @@ impl Functions {
     }
 
     /// Sets an attribute of a function, or of a library's kernel wherever it is used.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_VALUE for attributes and values that cannot be set, CUDA_ERROR_NOT_PERMITTED for clusters of a kernel that
+    /// was compiled for its own.
     pub(crate) fn set(
         &self,
         handle: u64,

@@ -28,7 +28,7 @@ use recorded::RecordedLaunch;
 mod attributes;
 pub(crate) mod recorded;
 
-pub(crate) use attributes::{encode_attribute, read_attributes};
+pub(crate) use attributes::{check_is_said, encode_attribute, read_attributes};
 
 /// Parameter blocks up to this size are put together without an allocation.
 const SHORT: usize = 128;
@@ -343,6 +343,9 @@ impl Begun<'_> {
         if !attributes.is_empty() {
             return self.post_with(attributes, block);
         }
+        let device = self.target.current.device()?;
+        let cluster = attributes::cluster_of(device, self.function, &self.shape.grid, None)?;
+        check_is_said(self.function, cluster)?;
         let request = request(self.function, &self.shape, 0);
         self.target
             .enqueue_as(&request, &[block], || self.node(&[], block))
@@ -353,6 +356,7 @@ impl Begun<'_> {
         let current = &self.target.current;
         let asked = read_attributes(self.events, current, self.function, self.shape, attributes)?;
         check(current, self.function, &asked.shape)?;
+        check_is_said(self.function, asked.cluster)?;
         let request = request(self.function, &asked.shape, asked.count());
         let captured = self.target.stream.mode_bits() & CAPTURED != 0;
         self.target.enqueue_as(&request, &[&asked.raw, block], || {

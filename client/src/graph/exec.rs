@@ -85,14 +85,11 @@ impl Execs {
     ///
     /// # Errors
     /// CUDA_ERROR_INVALID_VALUE for flags that there are not and for a graph with a cycle,
-    /// CUDA_ERROR_NOT_SUPPORTED for a launch from devices and for a second instance of a graph that
-    /// allocates or has conditional nodes, and what the nodes' parameters give.
+    /// CUDA_ERROR_NOT_SUPPORTED for a second instance of a graph that allocates or has conditional nodes, what the nodes'
+    /// parameters give, and of one that kernels shall launch what [`Schedule::upload`] gives.
     pub(crate) fn instantiate(&self, graph: u64, flags: u64) -> Result<u64, CUresult> {
         if flags & !(FLAGS | DEVICE_LAUNCH) != 0 {
             return Err(CUresult::ERROR_INVALID_VALUE);
-        }
-        if flags & DEVICE_LAUNCH != 0 {
-            return Err(CUresult::ERROR_NOT_SUPPORTED);
         }
         let schedule = Schedule::new(self.graphs, graph, 0)?;
         self.graphs.mark_instantiated(graph)?;
@@ -118,8 +115,15 @@ impl Execs {
             self.graphs.release_objects(state.objects);
             self.graphs.mark_instance_destroyed(graph);
         }
-        key.map(|key| key.handle(HandleKind::GraphExec))
-            .ok_or(CUresult::ERROR_OUT_OF_MEMORY)
+        let key = key.ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
+        let handle = key.handle(HandleKind::GraphExec);
+        if flags & DEVICE_LAUNCH != 0
+            && let Err(code) = self.get(handle)?.publish(handle)
+        {
+            self.end(handle)?;
+            return Err(code);
+        }
+        Ok(handle)
     }
 }
 
@@ -171,6 +175,19 @@ impl Exec {
         let (graphs, end) = (state.schedule.graphs, state.schedule.end);
         graphs.mark_instance_destroyed(state.graph);
         release_after(graphs, end, state.objects);
+    }
+
+    /// Lets kernels launch it by its handle.
+    fn publish(&self, handle: u64) -> Result<(), CUresult> {
+        self.with(|state| state.schedule.publish(handle))
+    }
+
+    /// Makes it ready to be launched by kernels, if they may.
+    ///
+    /// # Errors
+    /// As [`Schedule::upload`].
+    pub(crate) fn upload(&self) -> Result<(), CUresult> {
+        self.with(|state| state.schedule.upload())
     }
 
     /// The flags that it was made with.

@@ -71,6 +71,7 @@ fn lower_kernel(graphs: &'static Graphs, kernel: &RecordedLaunch) -> Result<Vec<
         kernel.shape,
         &kernel.attributes,
     )?;
+    launch::check_is_said(function, asked.cluster)?;
     let request = launch::request(function, &asked.shape, asked.count());
     // Whenever it is launched: who records it then does not come here.
     launch::record_facts(graphs.code, function);

@@ -8,7 +8,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, PoisonError};
 
 use cuda_abi::CUresult;
-use protocol::operations::{Launch, RUN_BYTES, RUN_LENGTH, RUNS, RunAdd, RunDestroy};
+use protocol::operations::{Launch, RUN_BYTES, RUN_LENGTH, RUNS, RunAdd, RunDestroy, RunPublish};
 
 use super::step::{ScheduledNode, Step};
 use crate::session::connection::Connection;
@@ -133,6 +133,8 @@ pub(super) enum Unit {
 pub(super) struct Units {
     list: Vec<Unit>,
     age: Age,
+    /// The number by which kernels launch them, if they may: then all are one run.
+    published: Option<u64>,
 }
 
 /// How often nodes were launched as they are: runs are made for the second launch, since whoever launches once, or
@@ -157,6 +159,9 @@ impl Units {
         order: &[usize],
     ) -> Result<&[Unit], CUresult> {
         match self.age {
+            Age::New if let Some(number) = self.published => {
+                self.publish(register, nodes, order, number)?;
+            }
             Age::New => {
                 self.list = order.iter().map(|&at| Unit::Node(at)).collect();
                 self.age = Age::Launched;
@@ -186,9 +191,62 @@ impl Units {
         Ok(&self.list)
     }
 
+    /// From now on kernels may launch them by this number.
+    pub(super) fn publish_as(&mut self, number: u64) {
+        self.published = Some(number);
+    }
+
+    /// Whether kernels may launch them.
+    pub(super) fn are_published(&self) -> bool {
+        self.published.is_some()
+    }
+
+    /// Makes one run of them, and has the server let kernels launch it.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_NOT_SUPPORTED if something is no launch, if they are too many, or if the device's kernels launch no graphs;
+    /// CUDA_ERROR_INVALID_VALUE if there are none; CUDA_ERROR_OUT_OF_MEMORY without room for the run.
+    fn publish(
+        &mut self,
+        register: &'static RunRegister,
+        nodes: &[ScheduledNode],
+        order: &[usize],
+        number: u64,
+    ) -> Result<(), CUresult> {
+        let mut launches = Vec::new();
+        for &at in order {
+            let node = &nodes[at];
+            if launch_of(node).is_some() {
+                launches.push(at);
+            } else if node.enabled && !node.steps.is_empty() {
+                return Err(CUresult::ERROR_NOT_SUPPORTED);
+            }
+        }
+        if launches.is_empty() {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        if launches.len() > RUN_LENGTH {
+            return Err(CUresult::ERROR_NOT_SUPPORTED);
+        }
+        let run = make(register, nodes, launches)?.ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
+        let request = RunPublish {
+            run: run.number(),
+            graph: number,
+        };
+        self.list = vec![Unit::Run(run)];
+        self.age = Age::InRuns;
+        let published = register.connection.call(&request);
+        if published.is_err() {
+            self.forget(register, None);
+        }
+        published.map(drop)
+    }
+
     /// Forgets them: nodes have changed, or the schedule ends. `end` is where the last launch ends.
     pub(super) fn forget(&mut self, register: &RunRegister, end: Option<(u32, u64)>) {
+        let published = self.published;
         let Self { list, .. } = std::mem::take(self);
+        self.published = published;
         let runs = list.into_iter().filter_map(|unit| match unit {
             Unit::Run(run) => Some(run.kept),
             Unit::Node(_) => None,

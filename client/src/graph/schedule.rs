@@ -206,6 +206,30 @@ impl Schedule {
         self.units.forget(self.graphs.runs, self.end);
     }
 
+    /// From now on kernels may launch it by this number.
+    ///
+    /// # Errors
+    /// As [`Schedule::upload`].
+    pub(super) fn publish(&mut self, number: u64) -> Result<(), CUresult> {
+        self.units.publish_as(number);
+        self.upload()
+    }
+
+    /// Gives the server what kernels launch, if they may and if nodes have changed.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_NOT_SUPPORTED for what kernels cannot launch, CUDA_ERROR_INVALID_VALUE for nothing, CUDA_ERROR_OUT_OF_MEMORY
+    /// without room for it.
+    pub(super) fn upload(&mut self) -> Result<(), CUresult> {
+        if !self.units.are_published() {
+            // Everything is ready when it is instantiated.
+            return Ok(());
+        }
+        let units = &mut self.units;
+        let made = units.next_launches(self.graphs.runs, &self.nodes, &self.order);
+        made.map(drop)
+    }
+
     /// Whether it can take the parameters of the nodes of a list.
     ///
     /// # Errors

@@ -32,6 +32,8 @@ pub(crate) struct TestServer {
     pub launches: Mutex<Vec<Launched>>,
     /// The runs that there are, by number, and the data of their launches.
     pub runs: Mutex<BTreeMap<u32, Vec<Vec<u8>>>>,
+    /// Graphs that kernels may launch: their numbers, and how many launches they have.
+    pub published: Mutex<Vec<(u64, usize)>>,
     /// Numbers of the functions that were called and are not built.
     pub not_supported: Mutex<Vec<u32>>,
     /// The contexts that were made.
@@ -63,6 +65,7 @@ fn facts() -> Vec<DeviceFacts> {
         (CUdevice_attribute::MAX_BLOCK_DIM_X, 1024),
         (CUdevice_attribute::MAX_BLOCK_DIM_Y, 1024),
         (CUdevice_attribute::MAX_BLOCK_DIM_Z, 64),
+        (CUdevice_attribute::CLUSTER_LAUNCH, 1),
         (CUdevice_attribute::MAX_GRID_DIM_X, i32::MAX),
         (CUdevice_attribute::MAX_GRID_DIM_Y, 65535),
         (CUdevice_attribute::MAX_GRID_DIM_Z, 65535),

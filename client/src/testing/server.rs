@@ -502,6 +502,18 @@ impl Operations for Server<'_> {
         Ok(())
     }
 
+    fn run_publish(
+        &mut self,
+        request: &RunPublish,
+        _: &[u8],
+        _: &mut Vec<u8>,
+    ) -> Result<RunPublishReply, CUresult> {
+        let launches = self.runs[&request.run].len();
+        let mut published = self.shared.published.lock().unwrap();
+        published.push((request.graph, launches));
+        Ok(RunPublishReply { reserved: 0 })
+    }
+
     fn run_launch(&mut self, at: At, request: &RunLaunch, _: &[u8]) -> Posted {
         for (launch, data) in self.runs[&request.run].clone() {
             self.launch(at, &launch, &data)?;

@@ -1878,11 +1878,13 @@ macro_rules! for_each_function {
                     error_node: out(CUgraphNode), log_buffer: chars_out(buffer_size),
                     buffer_size: len(usize, log_buffer));
             /// Makes an executable graph, with flags.
-            custom 397 since 11040 capture allowed =>
+            custom 397 since 11040 capture allowed
+                partial "graphs that kernels launch: kernel nodes only, 128 at most, on the software GPU" =>
                 fn cuGraphInstantiateWithFlags(
                     graph_exec: new(CUgraphExec), graph: val(CUgraph), flags: val(u64));
             /// Makes an executable graph, with parameters.
-            custom 398 since 12000 twin "_ptsz" 12000 capture allowed =>
+            custom 398 since 12000 twin "_ptsz" 12000 capture allowed
+                partial "graphs that kernels launch: kernel nodes only, 128 at most, on the software GPU" =>
                 fn cuGraphInstantiateWithParams(
                     graph_exec: new(CUgraphExec), graph: val(CUgraph),
                     instantiate_params: inout(CUDA_GRAPH_INSTANTIATE_PARAMS));

@@ -417,6 +417,16 @@ impl Client for NvidiaClient {
         })
     }
 
+    fn run_publish(
+        &mut self,
+        _request: &operations::RunPublish,
+        _data: &[u8],
+        _reply: &mut Vec<u8>,
+    ) -> Result<operations::RunPublishReply, CUresult> {
+        // A graph that the driver lets kernels launch is one of the client's own context, which there is not.
+        Err(CUresult::ERROR_NOT_SUPPORTED)
+    }
+
     fn run_destroy(
         &mut self,
         request: &operations::RunDestroy,

@@ -420,6 +420,11 @@ fn kernel(driver: &Driver, function: CUfunction, name: String) -> Result<Kernel,
         unsafe { driver.cuFuncGetAttribute(&raw mut value, attribute, function)? };
         Ok(value as u32)
     };
+    // A driver from before clusters does not know what is asked.
+    let cluster = |attribute| match fact(attribute) {
+        Err(CUresult::ERROR_INVALID_VALUE) => Ok(0),
+        known => known,
+    };
     Ok(Kernel {
         name,
         params,
@@ -430,5 +435,13 @@ fn kernel(driver: &Driver, function: CUfunction, name: String) -> Result<Kernel,
         registers: fact(CUfunction_attribute::NUM_REGS)?,
         ptx_version: fact(CUfunction_attribute::PTX_VERSION)?,
         binary_version: fact(CUfunction_attribute::BINARY_VERSION)?,
+        required_cluster: [
+            cluster(CUfunction_attribute::REQUIRED_CLUSTER_WIDTH)?,
+            cluster(CUfunction_attribute::REQUIRED_CLUSTER_HEIGHT)?,
+            cluster(CUfunction_attribute::REQUIRED_CLUSTER_DEPTH)?,
+        ],
+        cluster_must_be_set: cluster(CUfunction_attribute::CLUSTER_SIZE_MUST_BE_SET)?,
+        // Only who launches learns of it.
+        max_cluster: 0,
     })
 }

@@ -698,6 +698,8 @@ R cuFuncGetAttribute(int *v, unsigned a, void *f) {
 #ifdef FUNC_SET_ATTRIBUTE
     if (a < 32 && set_last[a]) return *v = set_last[a], OK;
 #endif
+    /* Its clusters are of 2 blocks, and 10 says that a launch has to have some; k has none. */
+    if (a >= 10 && a <= 13) return *v = is_k(f) ? 0 : a == 11 ? 2 : 1, OK;
     *v = a == 3 ? local_bytes(f) : a == 0 && is_k(f) ? 1024 : 10 + a;
     return OK;
 }

@@ -13,6 +13,7 @@ use protocol::operations::{self, At};
 use crate::array::Array;
 use crate::client_state::ClientState;
 use crate::context::Context;
+use crate::device_graph::{DeviceGraph, Launches};
 use crate::family::Launched;
 use crate::grid::Place;
 use crate::memory::ClientMemory;
@@ -35,7 +36,9 @@ pub(super) struct Objects {
     pub(super) images: HashMap<u64, Arc<Image>>,
     pub(super) modules: HashMap<u64, Arc<Module>>,
     /// Launches as they were asked for: what they may reach is found anew each time.
-    pub(super) runs: Runs<Vec<(operations::Launch, Box<[u8]>)>>,
+    pub(super) runs: Runs<Launches>,
+    /// The runs that kernels may launch.
+    pub(super) graphs: HashMap<u32, Arc<DeviceGraph>>,
     pub(super) arrays: HashMap<u64, Arc<Array>>,
     /// What kernels read of them, and whose those numbers are; `true` for surfaces.
     pub(super) textures: Arc<ptx_vm::Textures>,
@@ -97,6 +100,46 @@ impl Objects {
             let mut launches = launches.iter();
             launches.any(|(launch, _)| !modules.contains_key(&launch.module))
         });
+        let published: Vec<u32> = self.graphs.keys().copied().collect();
+        for run in published {
+            if self.runs.get(run).is_err() {
+                self.withdraw(run);
+            }
+        }
+    }
+
+    /// Lets kernels launch a run, as the graph of this number, instead of the one that was that before.
+    ///
+    /// # Errors
+    /// What is wrong with the run, and CUDA_ERROR_INVALID_VALUE for one that was published.
+    pub(super) fn publish(&mut self, run: u32, number: u64) -> Result<(), CUresult> {
+        let launches = Arc::clone(self.runs.get(run)?);
+        let modules = launches
+            .iter()
+            .map(|(launch, _)| self.module(launch.module).cloned());
+        let modules = modules.collect::<Result<Vec<_>, _>>()?;
+        if self.graphs.contains_key(&run) {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        let graph = DeviceGraph::new(number, launches, modules);
+        self.graphs.insert(run, Arc::clone(&graph));
+        self.client.graphs.lock().insert(number, graph);
+        Ok(())
+    }
+
+    /// Kernels launch the run no more, if they might. What was launched of it goes on.
+    pub(super) fn withdraw(&mut self, run: u32) {
+        let Some(graph) = self.graphs.remove(&run) else {
+            return;
+        };
+        let mut graphs = self.client.graphs.lock();
+        let number = graph.number();
+        if graphs
+            .get(&number)
+            .is_some_and(|now| Arc::ptr_eq(now, &graph))
+        {
+            graphs.remove(&number);
+        }
     }
 
     pub(super) fn post(&self, at: At, operation: Operation<'_>) -> Result<(), CUresult> {
@@ -109,11 +152,21 @@ impl Objects {
         request: &operations::Launch,
         data: &[u8],
     ) -> Result<Launched, CUresult> {
+        let (place, priority) = self.place(stream, self.module(request.module)?)?;
+        Launched::new(place, priority, request, data)
+    }
+
+    /// Where kernels of a module run in a stream, and how urgent they are.
+    pub(super) fn place(
+        &self,
+        stream: &Stream,
+        module: &Arc<Module>,
+    ) -> Result<(Place, i32), CUresult> {
         let (context, priority) = stream.place()?;
         context.check()?;
         let peers = context.peers.load(Ordering::Relaxed);
         let place = Place {
-            module: Arc::clone(self.module(request.module)?),
+            module: Arc::clone(module),
             space: Arc::clone(self.memory.kernel_space(context.device, peers)?),
             textures: Arc::clone(&self.textures),
             sms: self
@@ -121,7 +174,8 @@ impl Objects {
                 .min(granted(self.client.scheduler.workers(), context.part)),
             client: Arc::clone(&self.client),
             context,
+            graph: None,
         };
-        Launched::new(place, priority, request, data)
+        Ok((place, priority))
     }
 }

@@ -76,6 +76,11 @@ impl DeviceRuntime for Family {
             DeviceFunction::ParameterBufferV2 => address(self.shaped_buffer(call)),
             DeviceFunction::Launch => status(self.launch_v1(call)),
             DeviceFunction::LaunchV2 => status(self.launch_v2(call)),
+            DeviceFunction::GraphLaunch => status(match &self.place.graph {
+                Some(run) => run.launch(a, b),
+                // Only kernels of such graphs launch graphs.
+                None => Err(INVALID_VALUE),
+            }),
             DeviceFunction::Synchronize => self.synchronize(call.block),
             DeviceFunction::StreamCreate => created(match b {
                 DEFAULT | NON_BLOCKING => self.create(Streams::create_stream),

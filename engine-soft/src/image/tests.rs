@@ -100,7 +100,7 @@ fn what_an_image_becomes_is_within_what_may_be_held_for_its_client() {
 
 #[test]
 fn what_is_not_built_of_the_device_runtime_is_refused_by_name() {
-    for name in ["__cudaCDP2Memcpy3DAsync", "cudaGraphLaunch"] {
+    for name in ["__cudaCDP2Memcpy3DAsync", "cudaGraphUpload"] {
         let ptx = format!(
             "{HEAD}.extern .func (.param .b32 r) {name}(.param .b64 a, .param .b64 b);\n\
              .visible .entry root() {{\n.param .b64 a;\n.param .b64 b;\n.param .b32 r;\n\

@@ -112,6 +112,7 @@ impl Member {
                 facts: Arc::default(),
                 launches: Arc::new(LaunchPool::new()),
                 jobs: Arc::default(),
+                graphs: Mutex::default(),
                 closed: AtomicBool::new(false),
                 waiting: AtomicU64::new(0),
                 waiting_held: Mutex::new(Charge::new(Arc::new(Bound::new(u64::MAX)))),

@@ -63,7 +63,10 @@ macro_rules! for_each_case {
                 destroying_a_context_ends_its_kernels a_storm_of_clients_leaves_nothing;
             memory_model: messages_arrive_whole messages_are_passed_on_whole buffered_stores_are_seen_behind_fences
                 loads_do_not_see_what_follows_them readers_agree_about_two_writers one_word_has_one_order
-                stores_behind_fences_have_one_order every_atomic_has_its_turn;
+                stores_behind_fences_have_one_order every_atomic_has_its_turn
+                buffered_stores_are_seen_at_every_turn messages_are_whole_at_every_turn
+                loads_are_before_what_follows_them_at_every_turn readers_agree_at_every_turn
+                sums_of_many_turns_lose_nothing;
             shares: work_is_done_by_percentage groups_have_their_part_together
                 reserved_multiprocessors_are_nobody_elses shares_that_make_no_sense_are_refused
                 what_waits_goes_on what_never_ends_keeps_nobody what_is_reserved_and_busy_keeps_nobody

@@ -138,6 +138,8 @@ macro_rules! for_each_operation {
                 post 68 1 run_add(RunAdd { run: u32, module: u64, kernel: u32, grid: [u32; 3], block: [u32; 3], shared: u32, flags: u32, attributes: u32 }) -> NoReply {};
                 /// Forgets a run. What was launched of it goes on.
                 post 69 1 run_destroy(RunDestroy { run: u32 }) -> NoReply {};
+                /// Lets kernels of the client's graphs launch a run, as the executable graph of this number; a launch of the run is one of that graph. CUDA_ERROR_NOT_SUPPORTED where kernels launch no graphs.
+                call 74 1 run_publish(RunPublish { run: u32, graph: u64 }) -> RunPublishReply { reserved: u32 };
                 /// Makes an array of a context. The reply says how many bytes of device memory it takes.
                 call 100 1 array_create(ArrayCreate { array: u64, context: u32, width: u64, height: u64, depth: u64, format: u32, channels: u32, flags: u32, levels: u32 }) -> ArrayCreateReply { bytes: u64 };
                 /// Ends an array once all work posted before has finished.

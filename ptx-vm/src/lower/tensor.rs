@@ -58,6 +58,16 @@ impl<'a> Body<'a> {
             _ => None,
         };
         let (operands, ranks) = self.without_ranks(operands, multicast)?;
+        let four_rows = matches!(
+            flags.get(2),
+            Some(&"tile::gather4") if flags[0] != "global"
+        ) || matches!(flags.get(2), Some(&"tile::scatter4") if flags[0] == "global");
+        if four_rows {
+            if rank != 2 || reduces {
+                return Err(self.unbuilt());
+            }
+            flags.remove(2);
+        }
         let (run, columns): (OpFn, _) = match flags.as_slice() {
             [
                 "shared::cta" | "shared::cluster",
@@ -95,7 +105,8 @@ impl<'a> Body<'a> {
         let [map @ Operand::Address(_), Operand::Vector(coordinates)] = inside.as_slice() else {
             return Err(self.unbuilt());
         };
-        if coordinates.len() != rank || loads && columns && offsets.len() != rank - 2 {
+        let count = if four_rows { MOST_RANK } else { rank };
+        if coordinates.len() != count || loads && columns && offsets.len() != rank - 2 {
             return Err(self.fail("a wrong number of coordinates"));
         }
         let target = self.target(None, map)?;
@@ -119,6 +130,7 @@ impl<'a> Body<'a> {
         let form = Form {
             rank,
             columns,
+            four_rows,
             reduction,
         };
         let after = self.enter_guarded();

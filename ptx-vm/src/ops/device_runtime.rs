@@ -76,7 +76,8 @@ pub(crate) unsafe fn call(cx: &mut Machine<'_>, op: &Op) -> Flow {
         let Some(arguments) = cx.call_arguments(lane, place, known.arguments) else {
             return cx.fault(FaultKind::IllegalAddress, place, lane);
         };
-        cx.budget -= if launches { LAUNCH } else { CALL };
+        let is_graph = known.function == DeviceFunction::GraphLaunch;
+        cx.budget -= if launches || is_graph { LAUNCH } else { CALL };
         let reply = match (known.function, &runtime) {
             (DeviceFunction::TakeError, _) => {
                 let error = cx.last_error(lane);

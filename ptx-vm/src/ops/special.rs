@@ -227,6 +227,7 @@ pub(crate) unsafe fn read_special(cx: &mut Machine<'_>, op: &Op) -> Flow {
         26 => cx.splat_wide(op, same(grid.cluster[axis])),
         27 => cx.splat_wide(op, same(cx.cluster.rank)),
         28 => cx.splat_wide(op, same(grid.cluster_blocks())),
+        30 => cx.splat_wide(op, grid.graph),
         _ => cx.splat_wide(op, u64::from(grid.has_clusters)),
     }
     debug_assert!(u64::from(cx.local_stride) <= WINDOW);

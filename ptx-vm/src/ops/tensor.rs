@@ -25,6 +25,8 @@ pub(crate) struct Form {
     pub(crate) rank: usize,
     /// The descriptor is to be one of columns of pixels (im2col).
     pub(crate) columns: bool,
+    /// It takes four rows of a tensor of two dimensions, each by its coordinate: gathers or scatters them.
+    pub(crate) four_rows: bool,
     /// Which of [`REDUCTIONS`] it makes, if it reduces.
     pub(crate) reduction: Option<usize>,
 }
@@ -35,13 +37,15 @@ pub(crate) const REDUCTIONS: [&str; 8] = ["add", "min", "max", "inc", "dec", "an
 impl Form {
     pub(crate) fn pack(self) -> u64 {
         let reduction = self.reduction.map_or(0, |index| index as u64 + 1);
-        self.rank as u64 | u64::from(self.columns) << 8 | reduction << 16
+        let flags = u64::from(self.columns) | u64::from(self.four_rows) << 1;
+        self.rank as u64 | flags << 8 | reduction << 16
     }
 
     fn unpack(imm: u64) -> Self {
         Self {
             rank: (imm & 0xff) as usize,
             columns: imm >> 8 & 1 != 0,
+            four_rows: imm >> 9 & 1 != 0,
             reduction: ((imm >> 16 & 0xff) as usize).checked_sub(1),
         }
     }
@@ -84,7 +88,7 @@ struct Copy {
     barrier: u64,
     /// Ranks of the blocks that get it; 0 if it is not multicast.
     ranks: u64,
-    /// Its first element in the tensor.
+    /// Its first element in the tensor; where it takes four rows, the place in them and their numbers.
     start: [i64; MOST_RANK],
     /// What is added to the pixels' places.
     offsets: [i64; MOST_RANK - 2],
@@ -120,7 +124,11 @@ impl Copy {
         let address = cx.argument(op, 1, lane, 8);
         let bytes = descriptor(cx, lane, address)?;
         let map = TensorMap::decode(&bytes).filter(|map| {
-            map.rank == form.rank && form.columns == matches!(map.region, Region::Columns { .. })
+            // Each of four rows is a box.
+            let is_row = || map.extent().1 == 1;
+            map.rank == form.rank
+                && form.columns == matches!(map.region, Region::Columns { .. })
+                && (!form.four_rows || is_row())
         });
         let Some(map) = map else {
             return Err(cx.fault(FaultKind::IllegalInstruction, address, lane));
@@ -134,7 +142,8 @@ impl Copy {
         let start = [a[0], a[1], b[0], b[1], coordinate(last)];
         // A GPU copies units, and what it loads may begin before the tensor, but not what it stores.
         let crooked = start[0] * map.element as i64 % UNIT as i64 != 0;
-        let before = start[..map.rank].iter().any(|&at| at < 0);
+        let named = if form.four_rows { MOST_RANK } else { map.rank };
+        let before = start[..named].iter().any(|&at| at < 0);
         if crooked || (before && way == Direction::Store && !form.columns) {
             return Err(cx.fault(FaultKind::IllegalInstruction, address, lane));
         }
@@ -149,9 +158,14 @@ impl Copy {
         };
         for place in multicast(shared, copy.ranks) {
             let place = (place, StateSpace::Shared);
-            cx.reach(lane, place, map.bytes(), (BOX_ALIGNMENT, true))?;
+            cx.reach(lane, place, copy.bytes(), (BOX_ALIGNMENT, true))?;
         }
         Ok(copy)
+    }
+
+    /// Bytes in shared memory.
+    fn bytes(&self) -> u64 {
+        self.map.bytes() * if self.form.four_rows { 4 } else { 1 }
     }
 
     /// The rows that the tensor has something of.
@@ -184,6 +198,13 @@ impl Copy {
         };
         let mut place = self.start;
         let mut rows = Vec::new();
+        if self.form.four_rows {
+            for (index, &number) in (0..).zip(&self.start[1..]) {
+                let place = [self.start[0], number, 0, 0, 0];
+                rows.extend(row(index, place));
+            }
+            return rows;
+        }
         match self.map.region {
             Region::Box(counts) => {
                 for index in 0..count {
@@ -232,7 +253,7 @@ impl Copy {
         shared: u64,
         mut f: impl FnMut(std::ops::Range<usize>, u64),
     ) -> Result<(), Flow> {
-        let bytes = self.map.bytes();
+        let bytes = self.bytes();
         for at in (0..bytes).step_by(UNIT as usize) {
             let plain = shared + at;
             let place = plain ^ (plain >> 7 & self.map.swizzle) << 4;
@@ -253,7 +274,7 @@ fn load_part(cx: &mut Machine<'_>, op: &Op, lane: usize) -> Result<(), Flow> {
         .iter()
         .copied()
         .cycle()
-        .take(copy.map.bytes() as usize)
+        .take(copy.bytes() as usize)
         .collect();
     for row in copy.rows() {
         let from = (row.address, StateSpace::Global);
@@ -269,7 +290,7 @@ fn load_part(cx: &mut Machine<'_>, op: &Op, lane: usize) -> Result<(), Flow> {
             // SAFETY: `units` tested the place; the slice is ours.
             unsafe { access::copy_out(host, part.as_ptr(), part.len()) };
         })?;
-        cx.tell(lane, (barrier, StateSpace::Shared), copy.map.bytes())?;
+        cx.tell(lane, (barrier, StateSpace::Shared), copy.bytes())?;
     }
     Ok(())
 }
@@ -291,7 +312,7 @@ fn store_part(cx: &mut Machine<'_>, op: &Op, lane: usize) -> Result<(), Flow> {
         }
     };
     // Words, so that elements of it are aligned.
-    let mut tile = vec![0_u64; (copy.map.bytes() as usize).div_ceil(8)];
+    let mut tile = vec![0_u64; (copy.bytes() as usize).div_ceil(8)];
     let bytes = tile.as_mut_ptr().cast::<u8>();
     copy.units(cx, lane, copy.shared, |part, host| {
         // SAFETY: `units` tested the place; the part is within the tile, which is as long as all units.

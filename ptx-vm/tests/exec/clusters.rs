@@ -221,4 +221,26 @@ fn grids_are_made_of_whole_clusters_of_the_blocks_that_are_allowed() {
         launch(".maxclusterrank 2", [4, 1, 1], Some([4, 1, 1])),
         wrong
     );
+    assert_eq!(launch(".explicitcluster", [4, 1, 1], None), wrong);
+    assert_eq!(
+        launch(".explicitcluster", [4, 1, 1], Some([1, 1, 1])),
+        Ok(4)
+    );
+    assert_eq!(
+        launch(".explicitcluster .reqnctapercluster 2", [4, 1, 1], None),
+        Ok(2)
+    );
+}
+
+#[test]
+fn grids_that_are_counted_in_clusters_are_refused_by_name() {
+    let text = format!(
+        "{HEAD}.visible .entry k() .blocksareclusters .reqntid 32 .reqnctapercluster 2 {{ ret; }}"
+    );
+    let tree = ptx::parse(&text).unwrap();
+    let refused = ptx_vm::Module::load(&tree, &ptx_vm::Options::default()).unwrap_err();
+    assert!(
+        refused.to_string().contains(".blocksareclusters"),
+        "{refused}"
+    );
 }

@@ -197,6 +197,7 @@ impl Gpu {
             textures: Arc::clone(&self.textures),
             cancel: Arc::clone(&self.cancel),
             grid_id: 1,
+            graph: 0,
             sm_count: 4,
             services: Arc::clone(&self.services),
             runtime: None,

@@ -74,6 +74,194 @@ fn forms_of_newer_architectures() {
     check(&cases());
 }
 
+/// The amounts of a format without infinity and NaN, by code.
+fn amounts(exponent_bits: u32, fraction_bits: u32) -> Vec<f64> {
+    let bias = (1 << (exponent_bits - 1)) - 1;
+    (0..1u32 << (exponent_bits + fraction_bits))
+        .map(|code| {
+            let fraction = f64::from(code % (1 << fraction_bits)) / f64::from(1 << fraction_bits);
+            match (code >> fraction_bits) as i32 {
+                0 => fraction * f64::from(1 - bias).exp2(),
+                exponent => (1.0 + fraction) * f64::from(exponent - bias).exp2(),
+            }
+        })
+        .collect()
+}
+
+/// The code of the amount that is nearest, the even one of two, with the sign above it.
+fn nearest(amounts: &[f64], value: f32, relu: bool) -> u64 {
+    let (sign, last) = (amounts.len() as u64, amounts.len() as u64 - 1);
+    if value.is_nan() {
+        return last;
+    }
+    if relu && value < 0.0 {
+        return 0;
+    }
+    let far = |code: u64| (amounts[code as usize] - f64::from(value.abs()).min(1e3)).abs();
+    let code = (0..=last)
+        .min_by(|&a, &b| far(a).total_cmp(&far(b)).then((a & 1).cmp(&(b & 1))))
+        .unwrap();
+    code | if value.is_sign_negative() { sign } else { 0 }
+}
+
+fn value_of(amounts: &[f64], code: u64, relu: bool) -> u64 {
+    let code = code as usize & (2 * amounts.len() - 1);
+    let amount = amounts[code % amounts.len()];
+    // Each is a half, exactly.
+    let (exponent, negative) = (amount.log2().floor() as i32, code >= amounts.len());
+    let bits = match amount == 0.0 {
+        true => 0,
+        false => {
+            ((exponent + 15) as u64) << 10
+                | ((amount / f64::from(exponent).exp2() - 1.0) * 1024.0) as u64
+        }
+    };
+    match negative {
+        true if relu && amount != 0.0 => 0,
+        true => bits | 0x8000,
+        false => bits,
+    }
+}
+
+/// The power of two that a byte stands for, next to a value.
+fn power(bits: u64, up: bool, finite: bool) -> u64 {
+    let value = f64::from(f(bits)).abs();
+    if value.is_nan() {
+        return 0xff;
+    }
+    let of = |code: i32| f64::from(code - 127).exp2();
+    let code = match up {
+        true => (0..255).find(|&code| of(code) >= value).unwrap_or(255),
+        false => (0..255).rev().find(|&code| of(code) <= value).unwrap_or(0),
+    };
+    let beyond = !up && value.is_infinite();
+    match (finite, code) {
+        (true, 255) => 254,
+        (false, _) if beyond => 255,
+        (_, code) => code as u64,
+    }
+}
+
+/// What a conversion gives of `%a` and `%b`, which is put into `%d`.
+type Conversion = (String, Box<dyn Fn(u64, u64) -> u64>);
+
+#[test]
+fn small_floats_and_powers_of_two_are_converted() {
+    let mut all: Vec<Conversion> = Vec::new();
+    for (name, exponent, fraction) in [("e2m3x2", 2, 3), ("e3m2x2", 3, 2), ("e2m1x2", 2, 1)] {
+        let (bits, step) = match name {
+            "e2m1x2" => (8, 4),
+            _ => (16, 8),
+        };
+        for (relu, flag) in [(false, ""), (true, ".relu")] {
+            let table = amounts(exponent, fraction);
+            let to = format!(
+                "{{ .reg .b{bits} x; cvt.rn.satfinite{flag}.{name}.f32 x, %a, %b; cvt.u32.u{bits} %d, x; }}"
+            );
+            let narrow =
+                move |a, b| nearest(&table, f(a), relu) << step | nearest(&table, f(b), relu);
+            all.push((to, Box::new(narrow)));
+            let table = amounts(exponent, fraction);
+            let from = format!(
+                "{{ .reg .b{bits} x; cvt.u{bits}.u32 x, %a; cvt.rn{flag}.f16x2.{name} %d, x; }}"
+            );
+            let widen =
+                move |a, _| value_of(&table, a >> step, relu) << 16 | value_of(&table, a, relu);
+            all.push((from, Box::new(widen)));
+        }
+    }
+    for (up, rounding) in [(false, "rz"), (true, "rp")] {
+        for (finite, flag) in [(false, ""), (true, ".satfinite")] {
+            let to = |operands: &str, from: &str| {
+                format!(
+                    "{{ .reg .b16 x; cvt.{rounding}{flag}.ue8m0x2.{from} x, {operands}; cvt.u32.u16 %d, x; }}"
+                )
+            };
+            let two = move |a, b| power(a, up, finite) << 8 | power(b, up, finite);
+            all.push((to("%a, %b", "f32"), Box::new(two)));
+            let pair = move |a: u64, _| two(a & 0xffff_0000, a << 16 & 0xffff_0000);
+            all.push((to("%a", "bf16x2"), Box::new(pair)));
+        }
+    }
+    let from = "{ .reg .b16 x; cvt.u16.u32 x, %a; cvt.rn.bf16x2.ue8m0x2 %d, x; }";
+    let widen = |a: u64, _| {
+        let one = |code: u64| match code & 0xff {
+            0xff => 0x7fff,
+            code => {
+                let value = f64::from(code as i32 - 127).exp2() as f32;
+                u64::from(value.to_bits() >> 16)
+            }
+        };
+        one(a >> 8) << 16 | one(a)
+    };
+    all.push((from.to_owned(), Box::new(widen)));
+
+    const COUNT: u32 = 2048;
+    let body: String = all
+        .iter()
+        .enumerate()
+        .map(|(at, (text, _))| {
+            let text = text
+                .replace("%d", "%r2")
+                .replace("%a", "%r0")
+                .replace("%b", "%r1");
+            format!(
+                "{text} st.global.u32 [%x2+{}], %r2;\n",
+                at as u32 * 4 * COUNT
+            )
+        })
+        .collect();
+    let mut gpu = Gpu::new(&format!(
+        "{HEAD}.visible .entry k(.param .u64 in, .param .u64 out) {{ .reg .b64 %x<4>; .reg .b32 %r<8>;\n\
+         ld.param.u64 %x0, [in]; ld.param.u64 %x1, [out]; mov.u32 %r3, %ctaid.x; mov.u32 %r4, %ntid.x; mov.u32 %r5, %tid.x;\n\
+         mad.lo.u32 %r3, %r3, %r4, %r5; mul.wide.u32 %x3, %r3, 4; add.s64 %x2, %x1, %x3; mul.wide.u32 %x3, %r3, 8; add.s64 %x0, %x0, %x3;\n\
+         ld.global.v2.b32 {{%r0, %r1}}, [%x0];\n{body} ret; }}"
+    ));
+    // Amounts about those of the formats, any bits, and what is special.
+    let special = [
+        0,
+        0x8000_0000,
+        0x7f80_0000,
+        0xff80_0000,
+        0x7fff_ffff,
+        1,
+        0x0040_0000,
+        0x0040_0001,
+        0x0080_0000,
+        0x7f00_0000,
+        0x7f00_0001,
+    ];
+    let word = |index: u32| {
+        let random = index.wrapping_mul(0x9e37_79b9) ^ index.wrapping_mul(0x85eb_ca6b) >> 13;
+        match index % 4 {
+            0 => random & 0x83ff_ffff | 0x3c00_0000,
+            1 => random & 0x81f0_0000 | 0x4000_0000,
+            2 => random,
+            _ => special[(random % 11) as usize],
+        }
+    };
+    let input: Vec<[u32; 2]> = (0..COUNT)
+        .map(|index| [word(index), word(index / 4 + 5)])
+        .collect();
+    let flat: Vec<u32> = input.iter().flatten().copied().collect();
+    let (from, to) = (
+        gpu.upload(&flat),
+        gpu.upload(&vec![0u32; all.len() * COUNT as usize]),
+    );
+    gpu.run("k", COUNT / 128, 128, &Args::new().ptr(from).ptr(to));
+    let got: Vec<u32> = gpu.read(to, all.len() * COUNT as usize);
+    for ((text, wanted), got) in all.iter().zip(got.chunks(COUNT as usize)) {
+        for ([a, b], got) in input.iter().zip(got) {
+            let wanted = wanted(u64::from(*a), u64::from(*b));
+            assert_eq!(
+                u64::from(*got),
+                wanted,
+                "{text} of {a:x} and {b:x}: {got:x}, not {wanted:x}"
+            );
+        }
+    }
+}
+
 #[test]
 fn pairs_of_floats_are_two_floats() {
     let values = [0.0f32, -1.5, 3.25, 1e30, -1e-30, f32::INFINITY];

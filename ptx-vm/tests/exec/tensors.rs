@@ -70,6 +70,98 @@ fn upload(gpu: &mut Gpu, spec: &Spec) -> u64 {
 }
 
 #[test]
+fn rows_are_gathered_and_scattered() {
+    let (dims, width) = ([40_u64, 6], 32);
+    let of = |swizzle, rows| {
+        let mut counts = [1; 5];
+        (counts[0], counts[1]) = (width as u32, rows);
+        move |address| {
+            let mut spec = spec(address, &dims, Shape::Tiled(counts));
+            spec.swizzle = swizzle;
+            spec
+        }
+    };
+    let (from, to) = (
+        "shared::cta.global.tile::gather4.mbarrier::complete_tx::bytes",
+        "global.shared::cta.tile::scatter4.bulk_group",
+    );
+    // Rows in any order, one twice, one that there is not; what is behind the end of a row is none either.
+    for (column, rows) in [(0, [3, 0, 5, 3]), (16, [5, 7, 1, -1]), (-4, [2, 2, 2, 2])] {
+        for swizzle in [CUtensorMapSwizzle::NONE, CUtensorMapSwizzle::B128] {
+            let words = 4 * width;
+            let at = |row: usize, word: usize| match swizzle {
+                CUtensorMapSwizzle::NONE => row * width + word,
+                // Units of 16 bytes, by rows of 128.
+                _ => row * width + (word / 4 ^ row) * 4 + word % 4,
+            };
+            let places = format!(
+                "mov.s32 %r0, {column}; mov.s32 %r1, {}; mov.s32 %r2, {}; mov.s32 %r3, {}; mov.s32 %r4, {};",
+                rows[0], rows[1], rows[2], rows[3]
+            );
+            let mut gpu = kernel(&format!(
+                "{places} mbarrier.init.shared::cta.b64 [bar], 1; mbarrier.arrive.expect_tx.shared::cta.b64 %x3, [bar], {};\n\
+                 cp.async.bulk.tensor.2d.{from} [tile], [%map, {{%r0, %r1, %r2, %r3, %r4}}], [bar];\n\
+                 WAIT: mbarrier.try_wait.shared::cta.b64 %p1, [bar], %x3; @!%p1 bra WAIT;\n{}",
+                4 * words,
+                tile_out(words)
+            ));
+            let values: Vec<u32> = (1..=dims.iter().product::<u64>() as u32).collect();
+            let tensor = gpu.upload(&values);
+            let map = upload(&mut gpu, &of(swizzle, 1)(tensor));
+            let out = gpu.upload(&vec![7_u32; words]);
+            gpu.run("k", 1, 1, &Args::new().ptr(map).ptr(out));
+            let got: Vec<u32> = gpu.read(out, words);
+            for (row, number) in rows.into_iter().enumerate() {
+                for word in 0..width {
+                    let x = column + word as i32;
+                    let inside = (0..40).contains(&x) && (0..6).contains(&number);
+                    let wanted = if inside {
+                        (number * 40 + x + 1) as u32
+                    } else {
+                        0
+                    };
+                    assert_eq!(
+                        got[at(row, word)],
+                        wanted,
+                        "{rows:?}: row {row}, word {word}"
+                    );
+                }
+            }
+            // A box of more rows is none.
+            let wrong = upload(&mut gpu, &of(swizzle, 2)(tensor));
+            let fault = gpu
+                .try_run("k", 1, 1, 0, &Args::new().ptr(wrong).ptr(out))
+                .unwrap_err();
+            assert_eq!(fault.kind.code(), 715);
+
+            // What is stored begins in the tensor.
+            let mut gpu = kernel(&format!(
+                "{places} {}\ncp.async.bulk.tensor.2d.{to} [%map, {{%r0, %r1, %r2, %r3, %r4}}], [tile]; cp.async.bulk.commit_group;",
+                tile_in(words)
+            ));
+            let tensor = gpu.upload(&values);
+            let map = upload(&mut gpu, &of(swizzle, 1)(tensor));
+            let stored = gpu.try_run("k", 1, 1, 0, &Args::new().ptr(map).ptr(out));
+            if column < 0 || rows.contains(&-1) {
+                assert_eq!(stored.unwrap_err().kind.code(), 715);
+                continue;
+            }
+            stored.unwrap();
+            let mut wanted = values.clone();
+            for (row, number) in rows.into_iter().enumerate() {
+                for word in 0..width {
+                    let x = column as usize + word;
+                    if x < 40 && number < 6 {
+                        wanted[number as usize * 40 + x] = 100 + at(row, word) as u32;
+                    }
+                }
+            }
+            assert_eq!(gpu.read::<u32>(tensor, values.len()), wanted);
+        }
+    }
+}
+
+#[test]
 fn columns_of_pixels_move_through_their_box() {
     // Images of 5 × 4 pixels with 8 channels each; a filter of 3 × 3 moves over them, so that its box begins a pixel
     // before the image and ends one behind.

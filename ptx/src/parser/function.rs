@@ -33,6 +33,8 @@ impl<'src> Parser<'src> {
             required_threads: None,
             cluster: None,
             max_cluster: None,
+            explicit_cluster: false,
+            blocks_are_clusters: false,
             min_blocks: None,
             max_registers: None,
             noreturn: false,
@@ -203,7 +205,14 @@ impl<'src> Parser<'src> {
                     self.advance();
                     self.number32("a number")?;
                 }
-                "explicitcluster" | "blocksareclusters" => drop(self.advance()),
+                "explicitcluster" => {
+                    self.advance();
+                    function.explicit_cluster = true;
+                }
+                "blocksareclusters" => {
+                    self.advance();
+                    function.blocks_are_clusters = true;
+                }
                 "noreturn" => {
                     self.advance();
                     function.noreturn = true;

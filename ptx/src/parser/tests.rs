@@ -406,6 +406,7 @@ fn directives_of_newer_targets_are_taken() {
     assert_eq!((p.size, p.align), (8, 8));
     let k = &module.functions[1];
     assert_eq!((k.cluster, k.max_cluster), (Some([2, 1, 1]), Some(4)));
+    assert_eq!((k.explicit_cluster, k.blocks_are_clusters), (true, false));
 }
 
 #[test]

@@ -21,10 +21,10 @@ use protocol::operations::{
     ModuleLoadReply, ModuleUnload, NotSupported, Operations, OutputTake, OutputTakeReply,
     PeerAccess, PeerAccessReply, PhysicalAccess, PhysicalAccessReply, PhysicalCreate,
     PhysicalCreateReply, PhysicalImport, PhysicalImportReply, PhysicalMap, PhysicalMapReply,
-    PhysicalRelease, PhysicalUnmap, PhysicalUnmapReply, RunAdd, RunDestroy, RunLaunch,
-    STREAM_SLOTS, SemaphoreDestroy, SemaphoreImport, SemaphoreImportReply, SemaphoreSignal,
-    SemaphoreWait, StreamConnect, StreamCreate, StreamDestroy, StreamWait, TensorMapEncode,
-    TensorMapEncodeReply, TensorMapReplace, TensorMapReplaceReply, TextureCreate,
+    PhysicalRelease, PhysicalUnmap, PhysicalUnmapReply, RunAdd, RunDestroy, RunLaunch, RunPublish,
+    RunPublishReply, STREAM_SLOTS, SemaphoreDestroy, SemaphoreImport, SemaphoreImportReply,
+    SemaphoreSignal, SemaphoreWait, StreamConnect, StreamCreate, StreamDestroy, StreamWait,
+    TensorMapEncode, TensorMapEncodeReply, TensorMapReplace, TensorMapReplaceReply, TextureCreate,
     TextureCreateReply, TextureDestroy, TracePut, TraceTake, TraceTakeReply, ValueWait, WindowOf,
     WindowOfReply, Write,
 };
@@ -623,6 +623,15 @@ impl Operations for Session {
         // Only what the engine has taken, which holds so many and no more.
         *self.run_lengths.entry(request.run).or_default() += 1;
         Ok(())
+    }
+
+    fn run_publish(
+        &mut self,
+        request: &RunPublish,
+        data: &[u8],
+        reply: &mut Vec<u8>,
+    ) -> Result<RunPublishReply, CUresult> {
+        self.client.run_publish(request, data, reply)
     }
 
     fn run_destroy(&mut self, request: &RunDestroy, data: &[u8]) -> Result<(), CUresult> {

@@ -561,6 +561,15 @@ impl Client for FakeClient {
         Ok(())
     }
 
+    fn run_publish(
+        &mut self,
+        _: &RunPublish,
+        _: &[u8],
+        _: &mut Vec<u8>,
+    ) -> Result<RunPublishReply, CUresult> {
+        Ok(RunPublishReply { reserved: 0 })
+    }
+
     fn run_launch(&mut self, at: At, _: &RunLaunch, _: &[u8]) -> Result<(), CUresult> {
         self.enqueue(at, None, Ok(()))
     }

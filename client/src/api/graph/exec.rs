@@ -97,9 +97,9 @@ pub(crate) fn cuGraphLaunch(graph: CUgraphExec, stream: CUstream) -> Outcome {
 
 pub(crate) fn cuGraphUpload(graph: CUgraphExec, stream: CUstream) -> Outcome {
     let target = stream::target(stream)?;
-    exec(graph)?;
-    // Everything is ready when it is instantiated.
-    target.refuse_captured()
+    let exec = exec(graph)?;
+    target.refuse_captured()?;
+    exec.upload()
 }
 
 pub(crate) fn cuGraphExecUpdate(

@@ -239,6 +239,141 @@ fn what_fits_of_clusters_is_the_servers_answer() {
 }
 
 #[test]
+fn clusters_are_checked_at_the_call() {
+    let shared = start();
+    let mine = context(0);
+    let module = load("kernel any_clusters\nkernel pairs:2x1x1\nkernel said:\nkernel few:<4\n\0");
+    let try_launch = |kernel: CUfunction, blocks: u32, cluster: Option<[u32; 3]>| {
+        let mut value = [0; 64];
+        for (to, side) in value.chunks_mut(4).zip(cluster.unwrap_or_default()) {
+            to.copy_from_slice(&side.to_le_bytes());
+        }
+        let mut attributes = [CUlaunchAttribute {
+            id: CUlaunchAttributeID::CLUSTER_DIMENSION,
+            pad: [0; 4],
+            value: CUlaunchAttributeValue(value),
+        }];
+        let config = CUlaunchConfig {
+            gridDimX: blocks,
+            gridDimY: 1,
+            gridDimZ: 1,
+            blockDimX: 32,
+            blockDimY: 1,
+            blockDimZ: 1,
+            sharedMemBytes: 0,
+            hStream: CUstream::NULL,
+            attrs: attributes.as_mut_ptr(),
+            numAttrs: cluster.is_some().into(),
+        };
+        cuLaunchKernelEx(
+            In::of(&config),
+            kernel,
+            parameters(std::ptr::null_mut()),
+            parameters(std::ptr::null_mut()),
+        )
+    };
+    let wrong = Err(CUresult::ERROR_INVALID_CLUSTER_SIZE);
+    let [any, pairs, said, few] =
+        ["any_clusters\0", "pairs\0", "said\0", "few\0"].map(|name| function(module, name));
+    let cases = [
+        (any, 7, None, Ok(())),
+        (any, 6, Some([3, 1, 1]), Ok(())),
+        (any, 6, Some([0, 0, 0]), Ok(())),
+        (any, 6, Some([4, 1, 1]), wrong),
+        (any, 6, Some([0, 1, 1]), wrong),
+        (any, 16, Some([16, 1, 1]), wrong),
+        (pairs, 8, None, Ok(())),
+        (pairs, 7, None, wrong),
+        (pairs, 8, Some([2, 1, 1]), Ok(())),
+        (pairs, 8, Some([4, 1, 1]), wrong),
+        (pairs, 8, Some([1, 1, 1]), wrong),
+        (said, 8, None, wrong),
+        (said, 8, Some([0, 0, 0]), wrong),
+        (said, 8, Some([1, 1, 1]), Ok(())),
+        (said, 8, Some([4, 1, 1]), Ok(())),
+        (few, 8, Some([4, 1, 1]), Ok(())),
+        (few, 8, Some([8, 1, 1]), wrong),
+    ];
+    for (index, (kernel, blocks, cluster, wanted)) in cases.into_iter().enumerate() {
+        assert_eq!(
+            try_launch(kernel, blocks, cluster),
+            wanted,
+            "{index}: {blocks} {cluster:?}"
+        );
+    }
+    let get = |kernel, attribute| {
+        let mut value = -1;
+        cuFuncGetAttribute(out(&mut value), attribute, kernel).map(|()| value)
+    };
+    let [width, height, depth] = [
+        CUfunction_attribute::REQUIRED_CLUSTER_WIDTH,
+        CUfunction_attribute::REQUIRED_CLUSTER_HEIGHT,
+        CUfunction_attribute::REQUIRED_CLUSTER_DEPTH,
+    ];
+    let must = CUfunction_attribute::CLUSTER_SIZE_MUST_BE_SET;
+    let of = |kernel| [width, height, depth, must].map(|attribute| get(kernel, attribute).unwrap());
+    assert_eq!(
+        (of(any), of(pairs), of(said)),
+        ([0; 4], [2, 1, 1, 1], [0, 0, 0, 1])
+    );
+    // What it was compiled for stays.
+    assert_eq!(
+        cuFuncSetAttribute(pairs, width, 4),
+        Err(CUresult::ERROR_NOT_PERMITTED)
+    );
+    // What is set is wanted by every launch, once it is whole.
+    cuFuncSetAttribute(any, width, 4).unwrap();
+    assert_eq!(try_launch(any, 8, None), wrong);
+    cuFuncSetAttribute(any, height, 1).unwrap();
+    cuFuncSetAttribute(any, depth, 1).unwrap();
+    assert_eq!(try_launch(any, 8, None), Ok(()));
+    assert_eq!(try_launch(any, 6, None), wrong);
+    assert_eq!(try_launch(any, 8, Some([2, 1, 1])), wrong);
+    for side in [width, height, depth] {
+        cuFuncSetAttribute(any, side, 0).unwrap();
+    }
+    assert_eq!(try_launch(any, 7, None), Ok(()));
+    cuFuncSetAttribute(
+        any,
+        CUfunction_attribute::NON_PORTABLE_CLUSTER_SIZE_ALLOWED,
+        1,
+    )
+    .unwrap();
+    assert_eq!(try_launch(any, 16, Some([16, 1, 1])), Ok(()));
+    assert_eq!(try_launch(any, 32, Some([32, 1, 1])), wrong);
+    // A kernel that was compiled for clusters has them in what fits, too.
+    let config = CUlaunchConfig {
+        gridDimX: 64,
+        gridDimY: 1,
+        gridDimZ: 1,
+        blockDimX: 32,
+        blockDimY: 1,
+        blockDimZ: 1,
+        sharedMemBytes: 0,
+        hStream: CUstream::NULL,
+        attrs: std::ptr::null_mut(),
+        numAttrs: 0,
+    };
+    let mut count = 0;
+    cuOccupancyMaxActiveClusters(out(&mut count), pairs, In::of(&config)).unwrap();
+    assert_eq!(count, 7, "the server's answer");
+    cuCtxSynchronize().unwrap();
+    let launches = shared.launches.lock().unwrap();
+    let launched = |name: &str| {
+        launches
+            .iter()
+            .filter(|launched| launched.name == name)
+            .count()
+    };
+    assert_eq!(
+        ["any_clusters", "pairs", "said", "few"].map(launched),
+        [6, 2, 2, 1]
+    );
+    drop(launches);
+    cuCtxDestroy(mine).unwrap();
+}
+
+#[test]
 fn libraries_need_no_context_and_become_modules_in_each() {
     start();
     let mut library = CUlibrary::NULL;

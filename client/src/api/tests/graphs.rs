@@ -222,6 +222,74 @@ fn a_graph_that_is_launched_again_is_launched_in_runs() {
 }
 
 #[test]
+fn a_graph_that_kernels_may_launch_is_one_run_with_its_handle() {
+    const DEVICE_LAUNCH: u64 = 4;
+    let shared = start();
+    let mine = context(0);
+    let store_it = function(load(STORE), "store\0");
+    let (captured, to) = (stream(CU_STREAM_NON_BLOCKING), allocate(8));
+    let instantiate = |graph| {
+        let mut exec = CUgraphExec::NULL;
+        cuGraphInstantiateWithFlags(out(&mut exec), graph, DEVICE_LAUNCH).map(|()| exec)
+    };
+    let published = |exec: CUgraphExec| {
+        let all = shared.published.lock().unwrap();
+        let own = all.iter().filter(|(number, _)| *number == exec.bits());
+        own.map(|(_, launches)| *launches).collect::<Vec<_>>()
+    };
+    let begin = || cuStreamBeginCapture_v2(captured, THREAD).unwrap();
+    begin();
+    for value in [1, 2, 3] {
+        store(store_it, captured, to, value).unwrap();
+    }
+    let graph = ended(captured).unwrap();
+    let exec = instantiate(graph).unwrap();
+    let mut flags = 0;
+    cuGraphExecGetFlags(exec, out(&mut flags)).unwrap();
+    assert_eq!(
+        (flags, published(exec), runs(to)),
+        (DEVICE_LAUNCH, vec![3], vec![3])
+    );
+    for _ in 0..2 {
+        cuGraphLaunch(exec, captured).unwrap();
+        cuGraphUpload(exec, captured).unwrap();
+    }
+    cuStreamSynchronize(captured).unwrap();
+    assert_eq!((number(to), launched(to).len()), (3, 6));
+    assert_eq!(published(exec), [3], "once");
+    // What changes is given to the server by an upload or by a launch.
+    let nodes = nodes(graph);
+    cuGraphNodeSetEnabled(exec, nodes[2], 0).unwrap();
+    assert_eq!(published(exec), [3]);
+    cuGraphUpload(exec, captured).unwrap();
+    assert_eq!(published(exec), [3, 2]);
+    cuGraphNodeSetEnabled(exec, nodes[1], 0).unwrap();
+    cuGraphLaunch(exec, captured).unwrap();
+    assert_eq!(published(exec), [3, 2, 1]);
+    cuStreamSynchronize(captured).unwrap();
+    assert_eq!(number(to), 1);
+    cuGraphExecDestroy(exec).unwrap();
+    assert_eq!(runs(to), [0_usize; 0]);
+    // Only launches, and some.
+    begin();
+    store(store_it, captured, to, 1).unwrap();
+    cuMemsetD8Async(to, 0, 8, captured).unwrap();
+    let with_fill = ended(captured).unwrap();
+    assert_eq!(instantiate(with_fill), Err(CUresult::ERROR_NOT_SUPPORTED));
+    begin();
+    let empty = ended(captured).unwrap();
+    assert_eq!(instantiate(empty), Err(CUresult::ERROR_INVALID_VALUE));
+    begin();
+    for value in 0..=protocol::operations::RUN_LENGTH as u64 {
+        store(store_it, captured, to, value).unwrap();
+    }
+    let long = ended(captured).unwrap();
+    assert_eq!(instantiate(long), Err(CUresult::ERROR_NOT_SUPPORTED));
+    assert_eq!(runs(to), [0_usize; 0]);
+    cuCtxDestroy_v2(mine).unwrap();
+}
+
+#[test]
 fn a_run_ends_where_other_lanes_wait_and_begins_where_its_own_waits() {
     let mine = context(0);
     let store_it = function(load(STORE), "store\0");

@@ -31,6 +31,8 @@ const PORTABLE_CLUSTER: u64 = 8;
 #[derive(Clone, Debug)]
 pub(crate) struct LaunchConfig {
     pub shape: LaunchShape,
+    /// Blocks of a cluster in x, y, z, if an attribute or the kernel says so.
+    pub cluster: Option<[u32; 3]>,
     /// The attributes that the server is told of, as they travel.
     pub raw: Vec<u8>,
     /// Events that are to be recorded once the kernel is done. CUDA records some of them earlier; who
@@ -53,15 +55,55 @@ pub(crate) fn encode_attribute(attribute: &CUlaunchAttribute) -> [u8; ATTRIBUTE_
     bytes
 }
 
-/// Checks a cluster's dimensions against the grid's.
+/// The clusters of a launch, checked: those that an attribute names, else those that its kernel wants.
+///
+/// # Errors
+/// CUDA_ERROR_INVALID_CLUSTER_SIZE if an attribute names others than the kernel wants, and as [`check_cluster`]'s.
+#[inline]
+pub(super) fn cluster_of(
+    device: &Device,
+    function: &Function,
+    grid: &[u32; 3],
+    named: Option<[u32; 3]>,
+) -> Result<Option<[u32; 3]>, CUresult> {
+    let required = function.required_cluster();
+    let Some(cluster) = named.or(required) else {
+        return Ok(None);
+    };
+    if required.is_some_and(|required| required != cluster) {
+        return Err(CUresult::ERROR_INVALID_CLUSTER_SIZE);
+    }
+    check_cluster(device, function, grid, cluster)?;
+    Ok(Some(cluster))
+}
+
+/// Checks that somebody has said what the clusters of a launch are, where its kernel wants that.
+///
+/// # Errors
+/// CUDA_ERROR_INVALID_CLUSTER_SIZE if nobody has.
+#[inline]
+pub(crate) fn check_is_said(
+    function: &Function,
+    cluster: Option<[u32; 3]>,
+) -> Result<(), CUresult> {
+    let must = function.attribute(CUfunction_attribute::CLUSTER_SIZE_MUST_BE_SET)? != 0;
+    if must && cluster.is_none() {
+        return Err(CUresult::ERROR_INVALID_CLUSTER_SIZE);
+    }
+    Ok(())
+}
+
+/// Checks a cluster's dimensions against the grid's, the kernel's and the device's.
+///
+/// # Errors
+/// CUDA_ERROR_INVALID_CLUSTER_SIZE, and CUDA_ERROR_NOT_SUPPORTED on a device without clusters.
 fn check_cluster(
     device: &Device,
     function: &Function,
-    shape: &LaunchShape,
-    value: &CUlaunchAttributeValue,
+    grid: &[u32; 3],
+    cluster: [u32; 3],
 ) -> Result<(), CUresult> {
-    let cluster = [word(value, 0), word(value, 1), word(value, 2)];
-    if cluster == [0; 3] || cluster == [1; 3] {
+    if cluster == [1; 3] {
         return Ok(());
     }
     let divides = |(size, grid): (&u32, &u32)| *size != 0 && grid.is_multiple_of(*size);
@@ -74,13 +116,20 @@ fn check_cluster(
     } else {
         PORTABLE_CLUSTER
     };
-    if !cluster.iter().zip(&shape.grid).all(divides) || blocks > most {
+    let most = most.min(function.most_cluster_blocks().into());
+    if !cluster.iter().zip(grid).all(divides) || blocks > most {
         return Err(CUresult::ERROR_INVALID_CLUSTER_SIZE);
     }
     match device.attribute(CUdevice_attribute::CLUSTER_LAUNCH) {
         0 => Err(CUresult::ERROR_NOT_SUPPORTED),
         _ => Ok(()),
     }
+}
+
+/// The sides of a cluster that an attribute has; zeroes are none.
+fn sides(value: &CUlaunchAttributeValue) -> Option<[u32; 3]> {
+    let sides = [word(value, 0), word(value, 1), word(value, 2)];
+    (sides != [0; 3]).then_some(sides)
 }
 
 /// The event of an attribute that names one.
@@ -110,6 +159,7 @@ pub(crate) fn read_attributes(
     let device = current.device()?;
     let mut asked = LaunchConfig {
         shape,
+        cluster: None,
         raw: Vec::new(),
         events: Vec::new(),
     };
@@ -122,12 +172,17 @@ pub(crate) fn read_attributes(
         match attribute.id {
             CUlaunchAttributeID::IGNORE => continue,
             CUlaunchAttributeID::COOPERATIVE => asked.shape.cooperative |= word(value, 0) != 0,
-            CUlaunchAttributeID::CLUSTER_DIMENSION
-            | CUlaunchAttributeID::PREFERRED_CLUSTER_DIMENSION => {
-                check_cluster(device, function, &shape, value)?;
-                if word(value, 0) == 0 {
+            CUlaunchAttributeID::CLUSTER_DIMENSION => {
+                let Some(cluster) = sides(value) else {
                     continue; // As if it were not there.
-                }
+                };
+                asked.cluster = Some(cluster);
+            }
+            CUlaunchAttributeID::PREFERRED_CLUSTER_DIMENSION => {
+                let Some(cluster) = sides(value) else {
+                    continue;
+                };
+                check_cluster(device, function, &shape.grid, cluster)?;
             }
             // An event of this process means nothing to a server.
             CUlaunchAttributeID::PROGRAMMATIC_EVENT
@@ -151,5 +206,6 @@ pub(crate) fn read_attributes(
         }
         asked.raw.extend(encode_attribute(attribute));
     }
+    asked.cluster = cluster_of(device, function, &shape.grid, asked.cluster)?;
     Ok(asked)
 }

@@ -7,7 +7,7 @@ use protocol::linked_image;
 
 /// Reads an image: lines `kernel NAME size size …`, `variable NAME bytes`, `fail LOG` and `pad`.
 ///
-/// Parameters are aligned to their sizes. `pad` makes the descriptor too long for a reply.
+/// Parameters are aligned to their sizes. `NAME:2x1x1` wants clusters of 2 blocks, `NAME:` any, and `NAME:<4` has at most 4. `pad` makes the descriptor too long for a reply.
 pub(super) fn describe(image: &[u8]) -> Result<Descriptor, String> {
     let mut descriptor = Descriptor::default();
     if linked_image::is_linked(image) {
@@ -23,7 +23,15 @@ pub(super) fn describe(image: &[u8]) -> Result<Descriptor, String> {
         let mut words = line.split_whitespace();
         match words.next() {
             Some("kernel") => {
-                let name = words.next().ok_or("no name")?.to_owned();
+                let word = words.next().ok_or("no name")?;
+                let (name, cluster) = word.split_once(':').unzip();
+                let name = name.unwrap_or(word).to_owned();
+                let most = cluster.and_then(|cluster| cluster.strip_prefix('<'));
+                let sides: Vec<u32> = cluster
+                    .unwrap_or_default()
+                    .split('x')
+                    .filter_map(|side| side.parse().ok())
+                    .collect();
                 let mut offset = 0_u32;
                 let mut params = Vec::new();
                 for size in words {
@@ -38,6 +46,9 @@ pub(super) fn describe(image: &[u8]) -> Result<Descriptor, String> {
                     max_threads: 512,
                     shared_bytes: 1024,
                     registers: 32,
+                    required_cluster: sides.try_into().unwrap_or_default(),
+                    cluster_must_be_set: (cluster.is_some() && most.is_none()).into(),
+                    max_cluster: most.and_then(|most| most.parse().ok()).unwrap_or(0),
                     ..Kernel::default()
                 });
             }
