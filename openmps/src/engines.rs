@@ -190,7 +190,7 @@ fn size_variable(name: &str) -> Result<Option<u64>> {
 /// driver says.
 fn make_device_files() {
     const HELPER: &str = "/usr/bin/nvidia-modprobe";
-    let exists = |path: &str| std::path::Path::new(path).exists();
+    let exists = |path: &str| Path::new(path).exists();
     let is_wanted = variable("OPENMPS_ENGINE").as_deref() != Some("soft");
     if is_wanted
         && rustix::process::geteuid().is_root()
@@ -479,7 +479,7 @@ pub fn may_drive_hardware() -> bool {
 fn has_device_files() -> bool {
     ["/dev/nvidiactl", "/dev/nvidia0", "/dev/dxg"]
         .iter()
-        .any(|node| std::path::Path::new(node).exists())
+        .any(|node| Path::new(node).exists())
 }
 
 /// Those of so many devices that CUDA_VISIBLE_DEVICES leaves to a daemon, which counts them anew, as the
