@@ -87,7 +87,7 @@ impl Program {
             to.list(&site.results, slot);
         });
         to.list(&self.tables, |to, table| {
-            to.list(table, |to, &block| to.u32(block))
+            to.list(table, |to, &block| to.u32(block));
         });
         to.list(&self.by_address, |to, &function| to.u32(function));
         for number in [
