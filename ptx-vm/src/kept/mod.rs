@@ -19,7 +19,7 @@ use super::module::{Module, Options};
 
 /// Who keeps what is compiled of one module, and has it compiled again where something is missing.
 pub trait KeptCode: Debug + Send + Sync {
-    /// The program of a kernel for lane groups of so many lanes, as [`KeptCode::keep`] was given it, whole and by this build.
+    /// The program of a kernel for lane groups of so many lanes, as [`KeptCode::compiled`] was given it, whole and by this build.
     fn find(&self, kernel: u32, lanes: u32) -> Option<Vec<u8>>;
 
     /// A program has been compiled; `bytes` if it can be kept.
