@@ -35,8 +35,9 @@ const MOST_BYTES: u64 = 256 << 20;
 /// Bytes of one file, and its records.
 const FILE_BYTES: u64 = 64 << 20;
 const FILE_RECORDS: usize = 1 << 14;
-/// Files that are looked at.
-const MOST_FILES: usize = 256;
+/// Files that are looked at, and those that stay: a server has them open as long as it lives, beside one of its own.
+const MOST_SEEN: usize = 256;
+const MOST_FILES: usize = 16;
 
 /// How the name of a file ends.
 const ENDING: &str = ".kept";
@@ -243,7 +244,7 @@ fn flags(flags: OFlags) -> i32 {
 /// The files that are ours, those written longest ago first.
 fn find_files(within: &Path) -> io::Result<Vec<Found>> {
     let mut found = Vec::new();
-    for entry in std::fs::read_dir(within)?.take(MOST_FILES) {
+    for entry in std::fs::read_dir(within)?.take(MOST_SEEN) {
         let Ok(name) = entry?.file_name().into_string() else {
             continue;
         };
@@ -277,7 +278,7 @@ fn make_room(within: &Path, found: &mut Vec<Found>) {
     let mut all: u64 = found.iter().map(|one| one.bytes).sum();
     let mut files = found.len();
     found.retain(|one| {
-        let stays = all <= MOST_BYTES && files < MOST_FILES / 2;
+        let stays = all <= MOST_BYTES && files <= MOST_FILES;
         if !stays {
             all -= one.bytes;
             files -= 1;
