@@ -10,6 +10,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 fn main() {
+    // Compiled code is kept under the build's name (`ptx-vm/src/kept`), which not every linker gives by itself.
+    println!("cargo::rustc-link-arg-bins=-Wl,--build-id");
     let root = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets it"))
         .parent()
         .expect("the workspace is one folder up")

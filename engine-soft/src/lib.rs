@@ -26,6 +26,7 @@ mod array;
 mod block_cost;
 mod client;
 mod client_state;
+mod code_files;
 mod context;
 mod copy;
 mod device;
@@ -43,6 +44,7 @@ mod soft_engine;
 mod stream;
 mod work;
 
+pub use code_files::{CodeFiles, Say};
 pub use device::{CAPABILITIES, Config, uuid};
 pub use image::{Assembled, assemble};
 pub use soft_engine::SoftEngine;

@@ -7,18 +7,19 @@
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 
 use cuda_abi::types::CUfunction_attribute as Attribute;
-use engine::{CUresult, Charge, Window};
+use engine::{Bound, CUresult, Charge, Window};
 use protocol::image_descriptor::{self, Descriptor};
 
 use crate::block_cost::BlockCost;
+use crate::code_files::{CodeFiles, Counts, Digest};
 use crate::context::Context;
-use crate::image::Compiled;
+use crate::image::{self, Compiled, Refused, Workspace};
 use crate::memory::ClientMemory;
 use crate::multiprocessor::{PORTABLE_CLUSTER, SHARED_BYTES_OPTIN, SHARED_BYTES_PER_BLOCK};
-use ptx_vm::MAX_CLUSTER;
+use ptx_vm::{KeptCode, MAX_CLUSTER};
 
 /// An image, compiled.
 #[derive(Debug)]
@@ -57,44 +58,163 @@ struct Settings {
     cluster: [u32; 3],
 }
 
-/// The images of all clients, by the hash of their bytes and of how they are compiled.
-#[derive(Debug, Default)]
+/// The images of all clients, by the digest of their bytes and of how they are compiled.
+#[derive(Debug)]
 pub(crate) struct ImageCache {
-    images: Mutex<HashMap<[u8; 32], Weak<Image>>>,
+    images: Mutex<HashMap<Digest, Weak<Image>>>,
+    /// Where compiled code is kept for later servers.
+    files: Option<Arc<CodeFiles>>,
 }
 
 impl ImageCache {
-    /// The image of these bytes, compiled by `compile` unless some client has it already. `hold` takes so many
-    /// bytes of the server's memory for it, as long as anybody has it.
-    pub(crate) fn load<E>(
+    pub(crate) fn new(files: Option<CodeFiles>) -> Self {
+        Self {
+            images: Mutex::default(),
+            files: files.map(Arc::new),
+        }
+    }
+
+    /// The image of these bytes, unless some client has it already as an earlier server kept it, or compiled. It is compiled
+    /// within `held`, which is what may be held for the client; `hold` takes so many bytes of the server's memory for it, as
+    /// long as anybody has it.
+    pub(crate) fn load(
         &self,
         bytes: &[u8],
-        options: &ptx_vm::Options,
+        max_registers: Option<u32>,
         capability: u32,
-        compile: impl FnOnce(&[u8], &ptx_vm::Options) -> Result<Compiled, E>,
-        hold: impl FnOnce(u64) -> Result<Charge, E>,
-    ) -> Result<Arc<Image>, E> {
+        held: &Arc<Bound>,
+        hold: impl FnOnce(u64) -> Result<Charge, Refused>,
+    ) -> Result<Arc<Image>, Refused> {
+        let options = ptx_vm::Options {
+            max_registers,
+            ..ptx_vm::Options::default()
+        };
+        let build = ptx_vm::compiled_for(&options);
         let mut hasher = blake3::Hasher::new();
-        hasher.update(&options.max_registers.unwrap_or(0).to_le_bytes());
-        let hash = *hasher.update(bytes).finalize().as_bytes();
-        if let Some(image) = self.images.lock().get(&hash).and_then(Weak::upgrade) {
+        hasher.update(&max_registers.unwrap_or(0).to_le_bytes());
+        hasher.update(&capability.to_le_bytes());
+        hasher.update(build.as_deref().unwrap_or_default());
+        let digest = *hasher.update(bytes).finalize().as_bytes();
+        if let Some(image) = self.images.lock().get(&digest).and_then(Weak::upgrade) {
             return Ok(image);
         }
         // Compiled outside of the lock: other clients' images must not wait for this one.
-        let image = Arc::new(Image::new(compile(bytes, options)?, capability, hold)?);
+        let files = self.files.as_ref().filter(|_| build.is_some());
+        let compiled = match files {
+            Some(files) => {
+                let code = ImageCode {
+                    files: Arc::clone(files),
+                    digest,
+                    max_registers,
+                    capability,
+                    held: Arc::clone(held),
+                    text: OnceLock::new(),
+                };
+                code.load(bytes)?
+            }
+            None => image::compile(bytes, &options, capability, &Workspace::new(held))?,
+        };
+        let image = Arc::new(Image::new(compiled, capability, hold)?);
         let mut images = self.images.lock();
         images.retain(|_, image| image.strong_count() > 0);
-        images.insert(hash, Arc::downgrade(&image));
+        images.insert(digest, Arc::downgrade(&image));
         Ok(image)
     }
 }
 
+/// The code of an image, in files.
+#[derive(Debug)]
+struct ImageCode {
+    files: Arc<CodeFiles>,
+    /// Of the image.
+    digest: Digest,
+    max_registers: Option<u32>,
+    capability: u32,
+    /// What may be held for the client that brought it.
+    held: Arc<Bound>,
+    /// The image's bytes, if it was not compiled here, and what of the server's memory is held for them.
+    text: OnceLock<(Box<[u8]>, Charge)>,
+}
+
+impl ImageCode {
+    /// The image as it was kept, or compiled, and then kept.
+    fn load(self, bytes: &[u8]) -> Result<Compiled, Refused> {
+        let kept = self.files.find(&self.digest);
+        let mut options = ptx_vm::Options {
+            max_registers: self.max_registers,
+            ..ptx_vm::Options::default()
+        };
+        let mut charge = Charge::new(Arc::clone(&self.held));
+        let code = Arc::new(self);
+        options.kept = Some(Arc::<Self>::clone(&code) as Arc<dyn KeptCode>);
+        if let Some(compiled) = kept.and_then(|kept| read_image(&kept, &options))
+            && charge.grow(bytes.len() as u64)
+        {
+            Counts::add(&code.files.counts().images_found);
+            let _ = code.text.set((bytes.into(), charge));
+            return Ok(compiled);
+        }
+        let memory = Workspace::new(&code.held);
+        let compiled = image::compile(bytes, &options, code.capability, &memory)?;
+        Counts::add(&code.files.counts().images_compiled);
+        let mut kept = (compiled.notes.len() as u64).to_le_bytes().to_vec();
+        kept.extend(compiled.notes.as_bytes());
+        kept.extend(compiled.module.to_kept());
+        code.files.keep(&code.digest, &kept);
+        Ok(compiled)
+    }
+
+    fn program(&self, kernel: u32, lanes: u32) -> Digest {
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(&self.digest).update(&kernel.to_le_bytes());
+        *hasher.update(&lanes.to_le_bytes()).finalize().as_bytes()
+    }
+}
+
+/// An image as it was kept: the length of its notes, these, the module.
+fn read_image(kept: &[u8], options: &ptx_vm::Options) -> Option<Compiled> {
+    let (length, rest) = kept.split_first_chunk()?;
+    let length = usize::try_from(u64::from_le_bytes(*length)).ok()?;
+    let (notes, module) = rest.split_at_checked(length)?;
+    Some(Compiled {
+        notes: String::from_utf8(notes.to_vec()).ok()?,
+        module: ptx_vm::Module::from_kept(module, options)?,
+    })
+}
+
+impl KeptCode for ImageCode {
+    fn find(&self, kernel: u32, lanes: u32) -> Option<Vec<u8>> {
+        let found = self.files.find(&self.program(kernel, lanes))?;
+        Counts::add(&self.files.counts().kernels_found);
+        Some(found)
+    }
+
+    fn compiled(&self, kernel: u32, lanes: u32, bytes: Option<&[u8]>) {
+        Counts::add(&self.files.counts().kernels_compiled);
+        if let Some(bytes) = bytes {
+            self.files.keep(&self.program(kernel, lanes), bytes);
+        }
+    }
+
+    fn compile(&self) -> Option<ptx_vm::Module> {
+        let (text, _) = self.text.get()?;
+        let options = ptx_vm::Options {
+            max_registers: self.max_registers,
+            ..ptx_vm::Options::default()
+        };
+        let memory = Workspace::new(&self.held);
+        let compiled = image::compile(text, &options, self.capability, &memory).ok()?;
+        Counts::add(&self.files.counts().images_compiled);
+        Some(compiled.module)
+    }
+}
+
 impl Image {
-    fn new<E>(
+    fn new(
         compiled: Compiled,
         capability: u32,
-        hold: impl FnOnce(u64) -> Result<Charge, E>,
-    ) -> Result<Self, E> {
+        hold: impl FnOnce(u64) -> Result<Charge, Refused>,
+    ) -> Result<Self, Refused> {
         let Compiled { module, notes } = compiled;
         let kernels = module
             .kernels()

@@ -9,6 +9,7 @@ use engine::{Attachment, Bound, CUresult, Client, Engine, GroupShare, arena};
 use protocol::device_facts::DeviceFacts;
 
 use crate::client::SoftClient;
+use crate::code_files::CodeFiles;
 use crate::device::{CAPABILITIES, Config, Devices, device_facts};
 use crate::module::ImageCache;
 use crate::scheduler::WorkerPool;
@@ -26,15 +27,20 @@ impl SoftEngine {
     /// If the configuration makes no sense or the system gives no threads.
     pub fn new(config: &Config) -> std::io::Result<Self> {
         let all: Vec<u32> = (0..config.devices).collect();
-        Self::with_numbers(config, &all)
+        Self::with_numbers(config, &all, None)
     }
 
     /// As [`SoftEngine::new`], but of the devices that there are only those with these numbers, in this
-    /// order. What tells them apart, UUID and place on the bus, is what it is where all are there.
+    /// order. What tells them apart, UUID and place on the bus, is what it is where all are there. Compiled code is kept
+    /// in `code`.
     ///
     /// # Errors
     /// As [`SoftEngine::new`], and if there is no device with one of the numbers, or no number.
-    pub fn with_numbers(config: &Config, numbers: &[u32]) -> std::io::Result<Self> {
+    pub fn with_numbers(
+        config: &Config,
+        numbers: &[u32],
+        code: Option<CodeFiles>,
+    ) -> std::io::Result<Self> {
         let memory = config.memory / arena::GRANULE * arena::GRANULE;
         if !(1..=8).contains(&config.devices) || config.workers == 0 || memory == 0 {
             return Err(std::io::Error::new(
@@ -63,7 +69,7 @@ impl SoftEngine {
                     .map(|_| Arc::new(Bound::within(&machine, memory)))
                     .collect(),
                 machine,
-                images: ImageCache::default(),
+                images: ImageCache::new(code),
                 pool: WorkerPool::new(config.workers)?,
                 capability: config.capability,
                 facts: numbers

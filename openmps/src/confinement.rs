@@ -117,8 +117,7 @@ fn driver_cache() -> Option<PathBuf> {
     cache.filter(|_| !is_disabled)
 }
 
-/// Where a server over NVIDIA's driver keeps code for later ones of its user, if nobody has made it a folder: in the driver's
-/// cache, which several users may have together.
+/// Where a server keeps code for later ones of its user, if nobody has made it a folder: in the cache of NVIDIA's driver, which several users may have together.
 pub fn code_folder() -> Option<PathBuf> {
     let user = rustix::process::geteuid().as_raw();
     Some(driver_cache()?.join(format!("openmps-code-{user}")))

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ use control::log::{About, Role};
 use control::size_in_bytes;
 use engine::{DeviceFacts, Engine};
 use engine_nvidia::{NvidiaEngine, Nvml, OpenError};
-use engine_soft::{Config, SoftEngine};
+use engine_soft::{CodeFiles, Config, SoftEngine};
 use parking_lot::Mutex;
 use sandbox::Profile;
 use server::{ComputeModePolicy, ContextRefused};
@@ -135,10 +135,10 @@ fn open_confined(
         // The driver has threads, which inherit it.
         confinement.restrict_driver_files(folder.as_deref(), say)?;
     }
+    let folder = folder.or_else(confinement::code_folder);
     let nvidia = || {
         let engine = NvidiaEngine::open()?;
         let later = Arc::clone(log);
-        let folder = folder.or_else(confinement::code_folder);
         let started = engine.load_ahead(folder.as_deref(), move |text| {
             later.0.line(Role::Server, text);
         });
@@ -151,15 +151,29 @@ fn open_confined(
         Ok::<_, OpenError>((engine, gate, Profile::DriverServer))
     };
     let soft = || {
+        // Its files are open before none can be.
+        let code = folder.as_deref().and_then(|folder| open_code(log, folder));
         // The engine has threads, which inherit it.
         confinement.restrict_files(say)?;
-        let (engine, gate) = soft_with_gate()?;
+        let (engine, gate) = soft_with_gate(code)?;
         Ok((engine, gate, Profile::Server))
     };
     let (engine, gate, profile) = choose(nvidia, soft)?;
     // The driver may have had to make its device files first.
     confinement.filter_calls(profile, say)?;
     Ok((engine, gate))
+}
+
+/// The files in which the software GPU keeps compiled code, beside the images that the other engine keeps there.
+fn open_code(log: &Arc<ServerLog>, folder: &Path) -> Option<CodeFiles> {
+    let later = Arc::clone(log);
+    let say = move |text: &str| later.0.line(Role::Server, text);
+    let opened = CodeFiles::open(&folder.join("compiled"), Box::new(say));
+    let not_kept = |error: &std::io::Error| {
+        let text = format!("Compiled code is not kept for later servers: {error}");
+        log.0.line(Role::Server, &text);
+    };
+    opened.inspect_err(not_kept).ok()
 }
 
 /// The bytes that a variable of the environment asks for, if it is set.
@@ -192,7 +206,7 @@ fn watchdog_variable() -> Result<Option<Duration>> {
 /// driver says.
 fn make_device_files() {
     const HELPER: &str = "/usr/bin/nvidia-modprobe";
-    let exists = |path: &str| std::path::Path::new(path).exists();
+    let exists = |path: &str| Path::new(path).exists();
     let is_wanted = variable("OPENMPS_ENGINE").as_deref() != Some("soft");
     if is_wanted
         && rustix::process::geteuid().is_root()
@@ -206,12 +220,10 @@ fn make_device_files() {
     }
 }
 
-/// Makes the folder in which a server that becomes another user keeps code, which has no home folder: where NVIDIA's driver
-/// is, and unless nothing is to be kept or the driver's cache is named.
+/// Makes the folder in which a server that becomes another user keeps code, which has no home folder: unless nothing is to be
+/// kept or the driver's cache is named.
 fn make_code_folder() -> Result<Option<PathBuf>, control::FileError> {
-    let is_wanted = variable("OPENMPS_ENGINE").as_deref() != Some("soft")
-        && engine_nvidia::installed().is_some()
-        && variable("CUDA_CACHE_PATH").is_none()
+    let is_wanted = variable("CUDA_CACHE_PATH").is_none()
         && variable("CUDA_CACHE_DISABLE").as_deref() != Some("1");
     match control::servers::process::user_to_be() {
         Some((uid, gid)) if is_wanted => control::servers::code_folder::make(uid, gid).map(Some),
@@ -248,7 +260,7 @@ pub fn underlay_program() -> Command {
 /// starts.
 pub fn devices() -> Result<Vec<DeviceFacts>> {
     choose(NvidiaEngine::installed_devices, || {
-        Ok(soft_with_gate()?.0.devices().to_vec())
+        Ok(soft_with_gate(None)?.0.devices().to_vec())
     })
 }
 
@@ -362,9 +374,11 @@ struct SoftwareGate {
     taken: Mutex<BTreeMap<u32, File>>,
 }
 
-fn soft_with_gate() -> Result<(Arc<dyn Engine>, Box<dyn ComputeModePolicy>)> {
+fn soft_with_gate(
+    code: Option<CodeFiles>,
+) -> Result<(Arc<dyn Engine>, Box<dyn ComputeModePolicy>)> {
     let (config, numbers) = soft_config()?;
-    let engine = SoftEngine::with_numbers(&config, &numbers).with_context(|| {
+    let engine = SoftEngine::with_numbers(&config, &numbers, code).with_context(|| {
         format!(
             "cannot set up the software GPU (OPENMPS_SOFT_DEVICES={}, OPENMPS_SOFT_MEMORY={}, \
              OPENMPS_SOFT_WORKERS={})",
@@ -481,7 +495,7 @@ pub fn may_drive_hardware() -> bool {
 fn has_device_files() -> bool {
     ["/dev/nvidiactl", "/dev/nvidia0", "/dev/dxg"]
         .iter()
-        .any(|node| std::path::Path::new(node).exists())
+        .any(|node| Path::new(node).exists())
 }
 
 /// Those of so many devices that CUDA_VISIBLE_DEVICES leaves to a daemon, which counts them anew, as the

@@ -47,7 +47,6 @@ pub(crate) fn emit(
         },
         target,
         code: Vec::new(),
-        segments: Vec::new(),
         transfers: 0,
         fixups: Vec::new(),
         line: 0,
@@ -107,7 +106,11 @@ pub(crate) fn emit(
             jit: false,
             ..target
         };
-        return emit(funcs, out.program.by_address, local_stride, without, lanes);
+        let program = emit(funcs, out.program.by_address, local_stride, without, lanes);
+        return Program {
+            is_makeshift: true,
+            ..program
+        };
     }
     out.finish()
 }
@@ -155,8 +158,6 @@ struct Emitter {
     target: Target,
     /// Machine code of segments.
     code: Vec<u8>,
-    /// Operations that run a segment, and where its code begins.
-    segments: Vec<(usize, usize)>,
     /// Loads and stores that segments have.
     transfers: usize,
     /// Operation, which of `s[0]` and `s[1]`, the block, and whether its convergent code is meant.
@@ -248,8 +249,8 @@ impl Emitter {
         self.transfers += steps.iter().filter(|step| step.access.1 != 0).count();
         let mut op = blank(segment::run);
         op.d[0] = body.layout.bytes as u32;
-        self.segments
-            .push((self.program.ops.len(), self.code.len()));
+        let at = (self.program.ops.len() as u32, self.code.len() as u32);
+        self.program.segments.push(at);
         self.code.extend_from_slice(&code);
         self.push(op);
         true
@@ -485,12 +486,12 @@ impl Emitter {
 
     /// Gives the segments' code its place; `None` if there is no memory for it.
     fn place_code(&mut self) -> Option<()> {
-        if self.segments.is_empty() {
+        if self.program.segments.is_empty() {
             return Some(());
         }
         let native = Native::map(&self.code)?;
-        for &(op, at) in &self.segments {
-            self.program.ops[op].imm = native.address() + at as u64;
+        for &(op, at) in &self.program.segments {
+            self.program.ops[op as usize].imm = native.address() + u64::from(at);
         }
         self.program.native = Some(native);
         Some(())

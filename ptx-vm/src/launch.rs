@@ -38,7 +38,8 @@ pub enum LaunchError {
     /// The grid is not made of whole clusters, or they have more blocks than they may, or others than the kernel
     /// wants, or nobody says what they are though the kernel wants that: CUDA_ERROR_INVALID_CLUSTER_SIZE.
     InvalidClusterSize,
-    /// More shared memory than [`MAX_SHARED_BYTES`], or no memory for it: CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES.
+    /// More shared memory than [`MAX_SHARED_BYTES`], no memory for it, or none to compile a kernel again that was kept:
+    /// CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES.
     OutOfResources,
 }
 
@@ -132,7 +133,7 @@ impl Launch {
         let buffer = Bytes::from_slice(&params).ok_or(resources)?;
         let grid_memory = if cooperative { MEETING_BYTES } else { 0 };
         let grid_memory = Bytes::new(grid_memory).ok_or(resources)?;
-        let (program, lanes) = kernel.program(threads as usize);
+        let (program, lanes) = kernel.program(threads as usize).ok_or(resources)?;
         let constants = kernel.constants.iter().filter_map(|&(index, bytes)| {
             let base = *globals.get(index as usize)?;
             Some((base, bytes))

@@ -23,7 +23,7 @@
 //!
 //! The files, from the bottom up, each of which names only those before it: `machine` with `program`, `grid` and the
 //! memory that lanes reach; `ops`, what a machine runs; `ir`, functions over virtual registers; `analysis`; `lower`, PTX
-//! to `ir`; `segment` and `emit`, `ir` to programs; `module` and `launch`; `lane_group`, `block` and `cluster`, which run them.
+//! to `ir`; `segment` and `emit`, `ir` to programs; `kept`, what of them outlives the process; `module` and `launch`; `lane_group`, `block` and `cluster`, which run them.
 //!
 //! Device pointers are host virtual addresses. Each global or generic access is tested against the
 //! [`AddressSpace`] before it is made; the others against the block's own arrays.
@@ -39,6 +39,7 @@ mod grid;
 pub mod instructions;
 mod ir;
 mod isa;
+mod kept;
 mod lane_group;
 mod launch;
 mod limits;
@@ -66,6 +67,7 @@ pub use device_runtime::{
 };
 pub use fault::{Fault, FaultKind};
 pub use isa::Isa;
+pub use kept::{KeptCode, compiled_for};
 pub use launch::{Launch, LaunchError, LaunchSpec};
 pub use limits::{
     CLIENT_INSTRUCTIONS, MAX_CLUSTER, MAX_GROUP_LANES, MAX_SHARED_BYTES, MODULE_INSTRUCTIONS,

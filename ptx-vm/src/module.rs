@@ -7,6 +7,7 @@ use std::sync::{Arc, OnceLock};
 use super::emit::{Target, emit};
 use super::ir::Func;
 use super::isa::Isa;
+use super::kept::KeptCode;
 use super::limits::{
     INSTRUCTION_BYTES, KERNEL_COST, KERNEL_INSTRUCTIONS, MAX_GROUP_LANES, MODULE_INSTRUCTIONS,
     REGISTERS_PER_SM,
@@ -28,6 +29,27 @@ pub struct Options {
     pub jit: Option<bool>,
     /// The most lanes of a lane group: 32, 64, 128 or [`MAX_GROUP_LANES`], which is also what anything else means.
     pub group_lanes: Option<usize>,
+    /// Who keeps the programs of its kernels.
+    pub kept: Option<Arc<dyn KeptCode>>,
+}
+
+impl Options {
+    /// What is compiled for.
+    pub(crate) fn target(&self) -> Target {
+        let isa = self.isa.filter(|isa| isa.available());
+        let jit = || std::env::var_os("OPENMPS_SOFT_JIT").is_none_or(|value| value != "0");
+        Target {
+            isa: isa.unwrap_or_else(Isa::best),
+            jit: self.jit.unwrap_or_else(jit),
+        }
+    }
+
+    /// The most lanes of a lane group.
+    pub(crate) fn lanes(&self) -> usize {
+        let lanes = self.group_lanes;
+        let lanes = lanes.filter(|lanes| [32, 64, 128].contains(lanes));
+        lanes.unwrap_or(MAX_GROUP_LANES)
+    }
 }
 
 /// Where a kernel's parameter lies in its parameter buffer.
@@ -76,44 +98,104 @@ pub struct Kernel {
     pub(crate) asks_reserved: bool,
     /// Whether it calls CUDA's device runtime, as kernels do that launch others.
     pub asks_runtime: bool,
-    /// What is compiled from: the entry and what it calls.
+    /// What its programs are compiled from, with the module's other kernels.
+    pub(crate) code: Arc<Code>,
+    /// Which of them it is.
+    pub(crate) index: u32,
+    /// The program for lane groups of 32, 64, 128 and 256 lanes, compiled or found when first wanted.
+    pub(crate) programs: [OnceLock<Arc<Program>>; 4],
+}
+
+/// What the programs of a module's kernels are compiled from and for.
+#[derive(Debug)]
+pub(crate) struct Code {
+    target: Target,
+    /// The most lanes of a lane group.
+    lanes: usize,
+    /// By kernel; not there yet of a module that was read from what was kept.
+    lowered: OnceLock<Vec<KernelCode>>,
+    kept: Option<Arc<dyn KeptCode>>,
+}
+
+/// What a kernel's programs are compiled from.
+#[derive(Debug)]
+struct KernelCode {
+    /// The entry and what it calls.
     funcs: Vec<Func>,
     by_address: Vec<u32>,
     local_stride: u32,
-    target: Target,
-    group_lanes: usize,
-    /// The program for lane groups of 32, 64, 128 and 256 lanes, compiled when first wanted.
-    programs: [OnceLock<Arc<Program>>; 4],
+}
+
+impl Code {
+    /// Of a module that is loaded with these options, where nothing is lowered yet.
+    pub(crate) fn new(options: &Options) -> Self {
+        Self {
+            target: options.target(),
+            lanes: options.lanes(),
+            lowered: OnceLock::new(),
+            kept: options.kept.clone(),
+        }
+    }
+
+    /// What a kernel is compiled from. `None` if it was not kept and is not to be had again.
+    fn lowered(&self, kernel: u32) -> Option<&KernelCode> {
+        if self.lowered.get().is_none() {
+            let module = self.kept.as_ref()?.compile()?;
+            let code = Arc::clone(&module.kernels.first()?.code);
+            drop(module);
+            // Another launch may have been quicker.
+            let _ = self
+                .lowered
+                .set(Arc::into_inner(code)?.lowered.into_inner()?);
+        }
+        self.lowered.get()?.get(kernel as usize)
+    }
+
+    /// The program of a kernel for lane groups of so many lanes: what was kept, or compiled.
+    fn program(&self, kernel: u32, lanes: usize) -> Option<Program> {
+        let kept = self.kept.as_ref();
+        let found = kept.and_then(|kept| kept.find(kernel, lanes as u32));
+        // SAFETY: who keeps it gives what it was given, by this build, for a module that was loaded with these options.
+        if let Some(program) = found.and_then(|bytes| unsafe { Program::from_kept(&bytes) }) {
+            return Some(program);
+        }
+        let code = self.lowered(kernel)?;
+        let (by_address, stride) = (code.by_address.clone(), code.local_stride);
+        let program = emit(&code.funcs, by_address, stride, self.target, lanes);
+        if let Some(kept) = kept {
+            kept.compiled(kernel, lanes as u32, program.to_kept().as_deref());
+        }
+        Some(program)
+    }
 }
 
 impl Kernel {
-    /// The program for blocks of so many threads, and the lanes of its lane groups. Compiles it if nobody has yet,
-    /// which is for [`super::Launch::new`] to ask for: workers have all clients' blocks to run.
-    pub(crate) fn program(&self, threads: usize) -> (Arc<Program>, usize) {
-        let lanes = threads.next_power_of_two().clamp(32, self.group_lanes);
+    /// The program for blocks of so many threads, and the lanes of its lane groups. Compiles it if nobody has yet and it was
+    /// not kept, which is for [`super::Launch::new`] to ask for: workers have all clients' blocks to run. `None` if what it is
+    /// compiled from is not to be had.
+    pub(crate) fn program(&self, threads: usize) -> Option<(Arc<Program>, usize)> {
+        let lanes = threads.next_power_of_two().clamp(32, self.code.lanes);
         let index = (lanes / 32).trailing_zeros() as usize;
-        let program = self.programs[index].get_or_init(|| {
-            Arc::new(emit(
-                &self.funcs,
-                self.by_address.clone(),
-                self.local_stride,
-                self.target,
-                lanes,
-            ))
-        });
-        (Arc::clone(program), lanes)
+        let program = match self.programs[index].get() {
+            Some(program) => program,
+            None => {
+                let program = Arc::new(self.code.program(self.index, lanes)?);
+                self.programs[index].get_or_init(|| program)
+            }
+        };
+        Some((Arc::clone(program), lanes))
     }
 }
 
 /// A loaded module.
 #[derive(Debug)]
 pub struct Module {
-    kernels: Vec<Arc<Kernel>>,
-    globals: Vec<Global>,
-    uses_heap: bool,
-    instructions: u64,
+    pub(crate) kernels: Vec<Arc<Kernel>>,
+    pub(crate) globals: Vec<Global>,
+    pub(crate) uses_heap: bool,
+    pub(crate) instructions: u64,
     /// Kernels by the addresses that device code knows them by, ascending.
-    entries: Vec<(u64, u32)>,
+    pub(crate) entries: Vec<(u64, u32)>,
 }
 
 impl Module {
@@ -134,18 +216,7 @@ impl Module {
         options: &Options,
         memory: &dyn ptx::Memory,
     ) -> Result<Self, LoadError> {
-        let isa = options
-            .isa
-            .filter(|isa| isa.available())
-            .unwrap_or_else(Isa::best);
-        let jit = options.jit.unwrap_or_else(|| {
-            std::env::var_os("OPENMPS_SOFT_JIT").is_none_or(|value| value != "0")
-        });
-        let target = Target { isa, jit };
-        let group_lanes = options
-            .group_lanes
-            .filter(|group_lanes| [32, 64, 128].contains(group_lanes))
-            .unwrap_or(MAX_GROUP_LANES);
+        let code = Arc::new(Code::new(options));
         let facts = ModuleFacts::new(module)?;
         let const_bytes = facts
             .globals
@@ -161,7 +232,8 @@ impl Module {
             .map(|(index, global)| (index as u32, global.size))
             .collect();
         let no_constants: Arc<[(u32, u64)]> = Arc::default();
-        let mut kernels = Vec::new();
+        let mut kernels: Vec<Arc<Kernel>> = Vec::new();
+        let mut all_lowered = Vec::new();
         let mut left = MODULE_INSTRUCTIONS;
         // What a kernel may become is taken before it does; what is not used of it, the next one has.
         let length = |function: &ptx::ast::Function<'_>| {
@@ -196,7 +268,7 @@ impl Module {
             entries.push((function_address(index), kernels.len() as u32));
             let before = left;
             spare = spare.max(bytes);
-            let lowered = facts.kernel(index, group_lanes, &mut left)?;
+            let lowered = facts.kernel(index, code.lanes, &mut left)?;
             spare = spare.saturating_sub((before - left) * INSTRUCTION_BYTES);
             let params: Vec<ParamFact> = ptx::layout::params(function)
                 .into_iter()
@@ -237,14 +309,18 @@ impl Module {
                 }),
                 asks_reserved: lowered.asks_reserved,
                 asks_runtime: lowered.asks_runtime,
-                local_stride: lowered.local_stride,
-                funcs: lowered.funcs,
-                by_address: lowered.by_address,
-                target,
-                group_lanes,
+                code: Arc::clone(&code),
+                index: kernels.len() as u32,
                 programs: Default::default(),
             }));
+            all_lowered.push(KernelCode {
+                funcs: lowered.funcs,
+                by_address: lowered.by_address,
+                local_stride: lowered.local_stride,
+            });
         }
+        // Nobody else has it yet.
+        let _ = code.lowered.set(all_lowered);
         // Parameters of launches from kernels lie in the heap too.
         let uses_heap = kernels.iter().any(|kernel| kernel.asks_runtime)
             || module

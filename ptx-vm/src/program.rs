@@ -41,6 +41,10 @@ pub(crate) struct Program {
     pub(crate) by_address: Vec<u32>,
     /// It calls CUDA's device runtime.
     pub(crate) asks_runtime: bool,
+    /// Operations that run a segment, ascending, and where its code begins in `native`.
+    pub(crate) segments: Vec<(u32, u32)>,
+    /// The system gave no memory for machine code, which it may give next time.
+    pub(crate) is_makeshift: bool,
     /// Code of segments; keeps it mapped.
     pub(crate) native: Option<super::segment::Native>,
 }

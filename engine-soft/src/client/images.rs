@@ -31,26 +31,16 @@ impl Objects {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
         let most = request.options >> IMAGE_REGISTERS_SHIFT & 0xff;
-        let options = ptx_vm::Options {
-            max_registers: Some(most).filter(|&most| most != 0),
-            ..ptx_vm::Options::default()
-        };
-        let memory = Workspace::new(&self.held);
+        let most = Some(most).filter(|&most| most != 0);
         let loaded = if request.options & IMAGE_PART != 0 {
+            let memory = Workspace::new(&self.held);
             image::check_part(data, devices.capability, &memory).map(|()| None)
         } else {
-            let compile = |data: &[u8], options: &_| {
-                image::compile(data, options, devices.capability, &memory)
-            };
-            let hold = |bytes| {
-                // What it was compiled from is gone.
-                memory.clear();
-                self.hold(bytes)
-            };
-            let compiled = devices
+            let hold = |bytes| self.hold(bytes);
+            let image = devices
                 .images
-                .load(data, &options, devices.capability, compile, hold);
-            compiled
+                .load(data, most, devices.capability, &self.held, hold);
+            image
                 .and_then(|image| self.check_instructions(&image).map(|()| image))
                 .map(Some)
         };

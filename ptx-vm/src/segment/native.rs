@@ -12,6 +12,8 @@ use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect, m
 pub(crate) struct Native {
     start: NonNull<u8>,
     len: usize,
+    /// Bytes of code.
+    code: usize,
 }
 
 // SAFETY: it owns its pages, which any thread may unmap.
@@ -29,12 +31,19 @@ impl Native {
         let native = Self {
             start: NonNull::new(start.cast())?,
             len,
+            code: code.len(),
         };
         // SAFETY: the mapping is writable, new, and at least as long.
         unsafe { std::ptr::copy_nonoverlapping(code.as_ptr(), native.start.as_ptr(), code.len()) };
         // SAFETY: our own mapping, of which there are no references.
         unsafe { mprotect(start, len, MprotectFlags::READ | MprotectFlags::EXEC) }.ok()?;
         Some(native)
+    }
+
+    /// The code.
+    pub(crate) fn code(&self) -> &[u8] {
+        // SAFETY: so many bytes were copied into our mapping, which is readable and not written any more.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.code) }
     }
 
     /// The address of its first byte.

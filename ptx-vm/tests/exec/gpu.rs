@@ -3,12 +3,13 @@
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
-use std::sync::Arc;
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 
 use ptx_vm::{
-    AddressSpace, Cluster, Fault, GRANULE, Launch, LaunchError, LaunchSpec, Module, Options,
-    Outcome, Services, Textures, Window,
+    AddressSpace, Cluster, Fault, GRANULE, KeptCode, Launch, LaunchError, LaunchSpec, Module,
+    Options, Outcome, Services, Textures, Window,
 };
 
 /// Memory that starts and ends at granules.
@@ -29,11 +30,35 @@ impl Drop for Memory {
     }
 }
 
-/// A device with a window of memory and one module.
+/// Programs of a module, by kernel and lanes.
+#[derive(Debug, Default)]
+struct Programs(Mutex<HashMap<(u32, u32), Vec<u8>>>);
+
+impl KeptCode for Programs {
+    fn find(&self, kernel: u32, lanes: u32) -> Option<Vec<u8>> {
+        self.0.lock().unwrap().get(&(kernel, lanes)).cloned()
+    }
+
+    fn compiled(&self, kernel: u32, lanes: u32, bytes: Option<&[u8]>) {
+        let bytes = bytes.expect("this build has a name").to_vec();
+        let before = self.0.lock().unwrap().insert((kernel, lanes), bytes);
+        assert!(before.is_none(), "it was kept");
+    }
+
+    fn compile(&self) -> Option<Module> {
+        panic!("all is kept")
+    }
+}
+
+/// A device with a window of memory and one module. What runs is what was kept of the module and its programs, as a process
+/// has it that has not compiled them.
 pub struct Gpu {
     pub window: Arc<Window>,
     pub space: Arc<AddressSpace>,
     next: u64,
+    /// As it was compiled.
+    compiled: Module,
+    /// As it was kept.
     pub module: Module,
     globals: Arc<[u64]>,
     pub cancel: Arc<AtomicBool>,
@@ -52,7 +77,12 @@ impl Gpu {
     /// Loads PTX text; the window has so many granules.
     pub fn with(ptx: &str, options: &Options, granules: u64) -> Self {
         let tree = ptx::parse(ptx).unwrap_or_else(|error| panic!("{error}"));
-        let module = Module::load(&tree, options).unwrap_or_else(|error| panic!("{error}"));
+        let options = Options {
+            kept: Some(Arc::new(Programs::default())),
+            ..options.clone()
+        };
+        let compiled = Module::load(&tree, &options).unwrap_or_else(|error| panic!("{error}"));
+        let module = Module::from_kept(&compiled.to_kept(), &options).expect("it was kept");
         let len = granules * GRANULE;
         let layout = Layout::from_size_align(len as usize, GRANULE as usize).unwrap();
         // SAFETY: the layout is not empty.
@@ -68,6 +98,7 @@ impl Gpu {
             window,
             space,
             next,
+            compiled,
             module,
             globals: Arc::new([]),
             cancel,
@@ -178,17 +209,28 @@ impl Gpu {
         shared: u32,
         args: &Args,
     ) -> Result<Arc<Launch>, LaunchError> {
-        let kernel = Arc::clone(
-            self.module
-                .kernel(name)
-                .unwrap_or_else(|| panic!("no kernel {name}")),
-        );
+        let (grid, block) = (grid.dim(), block.dim());
+        self.launch_of(&self.compiled, name, grid, block, shared, args)?;
+        self.launch_of(&self.module, name, grid, block, shared, args)
+    }
+
+    fn launch_of(
+        &self,
+        module: &Module,
+        name: &str,
+        grid: [u32; 3],
+        block: [u32; 3],
+        shared: u32,
+        args: &Args,
+    ) -> Result<Arc<Launch>, LaunchError> {
+        let kernel = module.kernel(name);
+        let kernel = Arc::clone(kernel.unwrap_or_else(|| panic!("no kernel {name}")));
         let mut params = args.0.clone();
         params.resize(kernel.param_bytes as usize, 0);
         Launch::new(LaunchSpec {
             kernel,
-            grid: grid.dim(),
-            block: block.dim(),
+            grid,
+            block,
             cluster: self.cluster,
             dynamic_shared: shared,
             params: params.into(),

@@ -78,7 +78,7 @@ fn programs_with_few_addresses_or_short_files_work_or_fail_and_harm_nobody() {
 fn strangers_that_take_all_of_a_daemons_files_are_waited_out() {
     let daemon = Daemon::start();
     let pid = Pid::from_raw(daemon.pid().cast_signed());
-    prlimit(pid, Resource::Nofile, limit(64)).unwrap();
+    prlimit(pid, Resource::Nofile, limit(72)).unwrap();
     let scene = Scene::with(daemon);
     let strangers: Vec<_> = (0..200).map(|_| connect(&scene.daemon.pipe())).collect();
     drop(strangers);
