@@ -29,7 +29,7 @@ use std::fmt::Write as _;
 use std::ops::Range;
 
 use crate::Budget;
-use crate::ast::{Base, Function, Module};
+use crate::ast::{Base, Function, Linkage, Module, Space};
 use crate::error::{Error, ErrorKind};
 use crate::lexer::Token;
 use crate::source::{Edits, SourceToken, end_of_braces, end_of_line, words};
@@ -38,6 +38,8 @@ use statement::Statement;
 
 /// The name of the constant variable that describes the windows: five words of 64 bits, as in [`Windows`].
 pub const VARIABLE: &str = "openmps$fence";
+/// The variable that says where the text's own are: an address and bytes for each. The driver writes the addresses.
+pub const VARIABLES: &str = "openmps$fence_variables";
 /// The function that looks at an address for which the check in place is not enough.
 const CHECK: &str = "openmps$fence_check";
 /// The function that ends a thread.
@@ -46,6 +48,14 @@ const STOP: &str = "openmps$fence_stop";
 const TARGET: &str = "openmps$fence_target";
 /// Their text.
 const FUNCTIONS: &str = include_str!("fence.ptx");
+/// What looks at the text's own variables, where it has some.
+const LOOK_AT_VARIABLES: &str = include_str!("variables.ptx");
+/// The most variables of a text, which are looked at one after another.
+const MOST_VARIABLES: usize = 1 << 12;
+/// Bytes of a page: other windows than the largest begin and end at pages.
+pub const PAGE: u64 = 4096;
+/// Bits of a [word of the table](Windows::word) that are the window's pages.
+const PAGES_BITS: u32 = 28;
 /// Their prototypes.
 const PROTOTYPES: &str = ".weak .func openmps$fence_stop(.param .b32 kind, .param .b32 line, \
     .param .b64 address);\n.weak .func openmps$fence_check(.param .b64 address, .param .b64 size, \
@@ -81,12 +91,42 @@ pub struct Windows {
     pub base: u64,
     /// Bytes of it, a multiple of 128.
     pub size: u64,
-    /// Where the beginnings and ends of all others stand, in memory that is none of the client's.
+    /// Where all its windows stand, a [word](Windows::word) each, in memory that is none of the client's. Words may be
+    /// written at any time, each at once: a kernel that runs sees one window or the other.
     pub table: u64,
-    /// How many they are.
+    /// How many words they are.
     pub count: u64,
     /// Where its fault record is: 16 bytes that are none of the client's, zeroes as long as nothing was wrong.
     pub record: u64,
+}
+
+impl Windows {
+    /// Nothing is inside. What is denied then is a fault of the device's, as the record is nowhere.
+    pub const NONE: Self = Self {
+        base: 0,
+        size: 0,
+        table: 0,
+        count: 0,
+        record: 0,
+    };
+
+    /// The word of the table that stands for a window, both in [pages](PAGE). 0 stands for none.
+    /// `None` for one that begins or ends elsewhere, is larger than 1 TiB, or ends beyond 2^48.
+    #[must_use]
+    pub const fn word(base: u64, bytes: u64) -> Option<u64> {
+        let (first, pages) = (base / PAGE, bytes / PAGE);
+        let is_whole = base.is_multiple_of(PAGE) && bytes.is_multiple_of(PAGE);
+        if !is_whole || pages >> PAGES_BITS != 0 || (first + pages) >> (64 - PAGES_BITS) != 0 {
+            return None;
+        }
+        Some(first << PAGES_BITS | pages)
+    }
+
+    /// The words of [`VARIABLE`], as they stand in memory.
+    #[must_use]
+    pub const fn words(&self) -> [u64; 5] {
+        [self.base, self.size, self.table, self.count, self.record]
+    }
 }
 
 /// A text with fences.
@@ -129,6 +169,7 @@ pub fn fence(
     if taken.len() > MOST_CALLED {
         return Err(refused(1, "so many functions whose addresses are taken"));
     }
+    let own = variables(&module)?;
     let bodies = module
         .functions
         .iter()
@@ -174,10 +215,23 @@ pub fn fence(
         }
         let functions = FUNCTIONS
             .replace("SPACES", &spaces)
-            .replace("TARGETS", &targets);
+            .replace("TARGETS", &targets)
+            .replace("VARIABLES\n", &look_at(own.len()));
         let is_shared = "isspacep.shared %is, %address;\n";
         let wider = "isspacep.shared::cluster %is, %address;\n";
         text.push('\n');
+        if !own.is_empty() {
+            let words: Vec<String> = own
+                .iter()
+                .map(|(name, bytes)| format!("{name}, {bytes}"))
+                .collect();
+            let _ = writeln!(
+                text,
+                ".global .align 8 .u64 {VARIABLES}[{}] = {{{}}};",
+                2 * own.len(),
+                words.join(", ")
+            );
+        }
         match cluster {
             true => text.push_str(&functions.replace(is_shared, wider)),
             false => text.push_str(&functions),
@@ -185,6 +239,32 @@ pub fn fence(
     }
     verify::verify(&text, provided)?;
     Ok(Fenced { text, checked })
+}
+
+/// The variables of a text in global memory, which its kernels may reach by any address, and their bytes.
+fn variables<'src>(module: &Module<'src>) -> Result<Vec<(&'src str, u64)>, Error> {
+    let in_functions = module.functions.iter().flat_map(|it| &it.variables);
+    if let Some(variable) = in_functions.clone().find(|it| it.space == Space::Global) {
+        let what = "a variable in global memory inside of a function";
+        return Err(refused(variable.line, what));
+    }
+    let all = module.variables.iter();
+    let own: Vec<_> = all
+        .filter(|it| it.space == Space::Global && it.linkage != Linkage::Extern && it.size > 0)
+        .map(|variable| (variable.name, variable.size))
+        .collect();
+    match own.len() > MOST_VARIABLES {
+        true => Err(refused(1, "so many variables")),
+        false => Ok(own),
+    }
+}
+
+/// What the check of an address does about so many variables.
+fn look_at(variables: usize) -> String {
+    match variables {
+        0 => String::new(),
+        count => LOOK_AT_VARIABLES.replace("COUNT", &count.to_string()),
+    }
 }
 
 fn refused(line: u32, what: &str) -> Error {
