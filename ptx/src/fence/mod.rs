@@ -38,7 +38,9 @@ use statement::Statement;
 
 /// The name of the constant variable that describes the windows: five words of 64 bits, as in [`Windows`].
 pub const VARIABLE: &str = "openmps$fence";
-/// The variable that says where the text's own are: an address and bytes for each. The driver writes the addresses.
+/// The variable that says what only this text's kernels may reach: an address and bytes for each piece. The first is
+/// nothing, and whoever loads the text may write one there; those behind are the text's own variables, whose addresses
+/// the driver writes.
 pub const VARIABLES: &str = "openmps$fence_variables";
 /// The function that looks at an address for which the check in place is not enough.
 const CHECK: &str = "openmps$fence_check";
@@ -48,8 +50,6 @@ const STOP: &str = "openmps$fence_stop";
 const TARGET: &str = "openmps$fence_target";
 /// Their text.
 const FUNCTIONS: &str = include_str!("fence.ptx");
-/// What looks at the text's own variables, where it has some.
-const LOOK_AT_VARIABLES: &str = include_str!("variables.ptx");
 /// The most variables of a text, which are looked at one after another.
 const MOST_VARIABLES: usize = 1 << 12;
 /// Bytes of a page: other windows than the largest begin and end at pages.
@@ -120,6 +120,12 @@ impl Windows {
             return None;
         }
         Some(first << PAGES_BITS | pages)
+    }
+
+    /// Where the window of a word begins.
+    #[must_use]
+    pub const fn base_of(word: u64) -> u64 {
+        (word >> PAGES_BITS) * PAGE
     }
 
     /// The words of [`VARIABLE`], as they stand in memory.
@@ -216,22 +222,17 @@ pub fn fence(
         let functions = FUNCTIONS
             .replace("SPACES", &spaces)
             .replace("TARGETS", &targets)
-            .replace("VARIABLES\n", &look_at(own.len()));
+            .replace("COUNT", &(1 + own.len()).to_string());
         let is_shared = "isspacep.shared %is, %address;\n";
         let wider = "isspacep.shared::cluster %is, %address;\n";
         text.push('\n');
-        if !own.is_empty() {
-            let words: Vec<String> = own
-                .iter()
-                .map(|(name, bytes)| format!("{name}, {bytes}"))
-                .collect();
-            let _ = writeln!(
-                text,
-                ".global .align 8 .u64 {VARIABLES}[{}] = {{{}}};",
-                2 * own.len(),
-                words.join(", ")
-            );
-        }
+        let words = own.iter().map(|(name, bytes)| format!(", {name}, {bytes}"));
+        let _ = writeln!(
+            text,
+            ".weak .global .align 8 .u64 {VARIABLES}[{}] = {{0, 0{}}};",
+            2 + 2 * own.len(),
+            words.collect::<String>()
+        );
         match cluster {
             true => text.push_str(&functions.replace(is_shared, wider)),
             false => text.push_str(&functions),
@@ -256,14 +257,6 @@ fn variables<'src>(module: &Module<'src>) -> Result<Vec<(&'src str, u64)>, Error
     match own.len() > MOST_VARIABLES {
         true => Err(refused(1, "so many variables")),
         false => Ok(own),
-    }
-}
-
-/// What the check of an address does about so many variables.
-fn look_at(variables: usize) -> String {
-    match variables {
-        0 => String::new(),
-        count => LOOK_AT_VARIABLES.replace("COUNT", &count.to_string()),
     }
 }
 

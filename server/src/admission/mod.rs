@@ -172,6 +172,7 @@ pub fn admit(
             staging: region(&staging),
             share: limits.share,
             group: membership.compute,
+            fenced: limits.fenced,
             held: held.clone(),
             observer: observer.clone(),
         })
