@@ -52,6 +52,7 @@ fn client() -> ClientFields {
         partition: None,
         label: None,
         job: None,
+        isolation: None,
     }
 }
 
@@ -309,6 +310,7 @@ fn packets() -> Vec<(&'static str, Packet)> {
                     partition: Some("GPU-1/2".into()),
                     label: Some("night run".into()),
                     job: Some("name solver".into()),
+                    isolation: Some("fenced".into()),
                     ..client()
                 }),
             }),

@@ -150,6 +150,7 @@ fn greet(connection: &Connection) -> Result<(Welcome, Vec<std::os::fd::OwnedFd>)
             partition: text_of("CUDA_MPS_SM_PARTITION"),
             label: own_label(),
             job: job::own(),
+            isolation: text_of("OPENMPS_ISOLATION"),
         }),
     });
     let failed = |error: SocketError| {

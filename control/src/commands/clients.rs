@@ -5,6 +5,7 @@
 use std::fmt::Write;
 
 use cuda_abi::CUresult;
+use protocol::limits::FENCED;
 use serde_json::{Value, json};
 
 use super::answer::{Answer, Awaited, Caller};
@@ -60,20 +61,28 @@ pub(super) fn ps(daemon: &mut Daemon, caller: Caller, arguments: &Arguments<'_>)
         // Exits 0: nothing is wrong where nobody has come yet.
         return Answer::line("Server not found").with_value(json!([]));
     }
-    // A column more than NVIDIA's, where there is something to be in it.
+    // Columns more than NVIDIA's, where there is something to be in it.
     let labelled = servers
         .iter()
         .flat_map(|(id, _)| daemon.clients_seen_by(caller, **id))
         .any(|client| client.label.is_some());
-    let row = |text: &mut String, fields: [&str; 6], label: &str| {
+    let fenced = servers
+        .iter()
+        .flat_map(|(id, _)| daemon.clients_seen_by(caller, **id))
+        .any(|client| client.limits.fenced);
+    let row = |text: &mut String, fields: [&str; 6], isolation: &str, label: &str| {
         let [pid, id, server, device, namespace, command] = fields;
         let label = match labelled {
             true => format!(" {label:<15}"),
             false => String::new(),
         };
+        let isolation = match fenced {
+            true => format!(" {isolation:<10}"),
+            false => String::new(),
+        };
         let _ = writeln!(
             text,
-            "{pid:<10}{id:<10}{server:<15}{device:<26}{namespace:<15}{command:<15}{label}"
+            "{pid:<10}{id:<10}{server:<15}{device:<26}{namespace:<15}{command:<15}{isolation}{label}"
         );
     };
     let mut text = String::new();
@@ -87,6 +96,7 @@ pub(super) fn ps(daemon: &mut Daemon, caller: Caller, arguments: &Arguments<'_>)
                 row(
                     &mut text,
                     ["PID", "ID", "SERVER", "DEVICE", "NAMESPACE", "COMMAND"],
+                    "ISOLATION",
                     "LABEL",
                 );
             }
@@ -101,6 +111,7 @@ pub(super) fn ps(daemon: &mut Daemon, caller: Caller, arguments: &Arguments<'_>)
                         &client.namespace.to_string(),
                         &client.program,
                     ],
+                    if client.limits.fenced { FENCED } else { "-" },
                     client.label.as_deref().unwrap_or("-"),
                 );
                 list.push(json!({
@@ -112,6 +123,7 @@ pub(super) fn ps(daemon: &mut Daemon, caller: Caller, arguments: &Arguments<'_>)
                     "namespace": client.namespace,
                     "command": client.program,
                     "label": client.label,
+                    "fenced": client.limits.fenced,
                 }));
             }
         }

@@ -77,6 +77,7 @@ fn add(daemon: &mut Daemon, name: &str, arguments: &Arguments<'_>) -> Answer {
         }
         let mut limits = GroupLimits {
             reserved: arguments.has("--reserved"),
+            fenced: arguments.has("--fenced"),
             ..GroupLimits::default()
         };
         put_sizes(&mut limits, sizes(arguments)?, daemon.devices())?;
@@ -190,6 +191,7 @@ fn value(daemon: &Daemon, caller: Option<Caller>, number: u32, group: &Group) ->
         "cgroup": group.cgroup(),
         "percentage": group.limits.percentage.map(as_given),
         "reserved": group.limits.reserved,
+        "fenced": group.limits.fenced,
         "memory": memory.collect::<Vec<_>>(),
         "clients": clients.collect::<Vec<_>>(),
     })
@@ -252,6 +254,9 @@ pub(super) fn group_details(daemon: &Daemon, number: u32, group: &Group) -> Answ
             }
         ),
     };
+    if group.limits.fenced {
+        text.push_str("  isolation: fenced\n");
+    }
     for (device, limit, used) in memory(daemon, group) {
         memory_line(&mut text, &device, limit, used);
     }

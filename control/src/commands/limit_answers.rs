@@ -53,6 +53,9 @@ pub fn client_limits(daemon: &Daemon, id: ServerId, session: u64, used: &[u64]) 
         if limits.reserved { ", reserved" } else { "" },
         limits.priority
     );
+    if limits.fenced {
+        text.push_str("  isolation: fenced\n");
+    }
     let each = (0..).zip(used);
     let memory: Vec<Value> = each
         .map(|(device, &used)| {
@@ -74,6 +77,7 @@ pub fn client_limits(daemon: &Daemon, id: ServerId, session: u64, used: &[u64]) 
         "percentage": as_given(limits.percentage),
         "reserved": limits.reserved,
         "priority": limits.priority,
+        "fenced": limits.fenced,
         "memory": memory,
         "group": group.map(|group| &group.name),
     });

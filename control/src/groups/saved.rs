@@ -31,6 +31,8 @@ pub struct GroupLimits {
     pub percentage: Option<f32>,
     /// Whether that is kept free for them.
     pub reserved: bool,
+    /// Whether kernels of clients that come from now on are fenced.
+    pub fenced: bool,
 }
 
 impl GroupLimits {
@@ -83,6 +85,7 @@ impl SavedGroup {
             "memory": self.limits.memory,
             "percentage": self.limits.percentage.map(as_given),
             "reserved": self.limits.reserved,
+            "fenced": self.limits.fenced,
             "cgroup": self.cgroup,
             "servers": holders
                 .map(|holder| json!({
@@ -123,6 +126,11 @@ impl SavedGroup {
                 memory,
                 percentage,
                 reserved: value["reserved"].as_bool()?,
+                // Files of releases before this do not have it.
+                fenced: match &value["fenced"] {
+                    Value::Null => false,
+                    other => other.as_bool()?,
+                },
             },
             cgroup: value["cgroup"].as_str().map(str::to_owned),
             holders: holders.collect::<Option<_>>()?,

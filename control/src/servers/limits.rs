@@ -18,6 +18,8 @@ pub struct ServerLimits {
     pub percentage: f32,
     /// Pinned memory limits as they were set, by device as it was named.
     pub memory: BTreeMap<String, String>,
+    /// Whether kernels of all clients are fenced.
+    pub fenced: bool,
 }
 
 impl Default for ServerLimits {
@@ -25,6 +27,7 @@ impl Default for ServerLimits {
         Self {
             percentage: 100.0,
             memory: BTreeMap::new(),
+            fenced: false,
         }
     }
 }
@@ -101,7 +104,10 @@ impl ServerLimits {
             Some(text) => limits::priority(text)?,
             None => default_priority,
         };
+        let asks = client.isolation.as_deref().map(limits::is_fenced);
+        let fenced = self.fenced || asks.transpose()?.unwrap_or(false);
         Ok(ClientFields {
+            isolation: fenced.then(|| limits::FENCED.to_owned()),
             percentage: Some(percentage.to_string()),
             memory_limit: (!memory.is_empty()).then(|| memory.join(",")),
             priority: Some(priority.to_string()),
@@ -138,6 +144,7 @@ pub fn limits_of(fields: &ClientFields, devices: &[ListedDevice]) -> ClientLimit
         percentage: percentage_of(fields),
         reserved: false,
         priority: priority_of(fields),
+        fenced: fields.isolation.is_some(),
         memory,
     }
 }
@@ -191,6 +198,8 @@ pub struct ClientLimits {
     pub reserved: bool,
     /// 0 normal, 1 below normal.
     pub priority: u32,
+    /// Whether its kernels reach nothing but its own memory.
+    pub fenced: bool,
     /// Bytes of devices, by ordinal, where there is a limit.
     pub memory: BTreeMap<u32, u64>,
 }
@@ -219,6 +228,28 @@ mod tests {
         assert_eq!(got.memory_limit.as_deref(), Some("0=2G,0=1G"));
         assert_eq!(got.priority.as_deref(), Some("1"));
         assert_eq!(ask("33.3", "").unwrap().percentage.as_deref(), Some("33.3"));
+        let mut settings = settings.clone();
+        for (asked, of_server, fenced) in [
+            (None, false, false),
+            (Some("fenced"), false, true),
+            (Some("user"), false, false),
+            (None, true, true),
+            (Some("client"), true, true),
+        ] {
+            settings.fenced = of_server;
+            let client = ClientFields {
+                isolation: asked.map(str::to_owned),
+                ..ClientFields::default()
+            };
+            let got = settings.limits_for_client(&client, 0).unwrap();
+            assert_eq!(got.isolation.as_deref(), fenced.then_some("fenced"));
+            assert_eq!(limits_of(&got, &[]).fenced, fenced);
+        }
+        let wrong = ClientFields {
+            isolation: Some("fense".to_owned()),
+            ..ClientFields::default()
+        };
+        assert!(settings.limits_for_client(&wrong, 0).is_err());
         assert!(ask("abc", "").is_err());
         assert!(ask("50", "junk").is_err());
     }

@@ -39,6 +39,9 @@ message! {
         pub label: Option<String>,
         /// What it belongs to: those of one job may open each other's memory. Travels in a Hello alone, as the label.
         pub job: Option<String>,
+        /// OPENMPS_ISOLATION, as it stands in the environment; in an Admit, whether its kernels are fenced, see
+        /// [`is_fenced`](crate::limits::is_fenced).
+        pub isolation: Option<String>,
     }
 
     /// A client's first packet.

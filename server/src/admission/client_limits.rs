@@ -29,6 +29,8 @@ pub(super) struct Limits {
     pub(super) reserved: Vec<bool>,
     /// Whether that is a static partition, within which percentages count for nothing.
     pub(super) partitioned: bool,
+    /// Whether its kernels are to reach nothing but its own memory.
+    pub(super) fenced: bool,
 }
 
 impl Limits {
@@ -46,11 +48,16 @@ impl Limits {
             Some(text) => limits::priority(text).map_err(|error| refuse(&error))?,
             None => 0,
         };
+        let fenced = match &fields.isolation {
+            Some(text) => limits::is_fenced(text).map_err(|error| refuse(&error))?,
+            None => false,
+        };
         let text = fields.memory_limit.as_deref().unwrap_or("");
         Ok(Self {
             visible_percentages: vec![percentage; devices.len()],
             reserved: vec![false; devices.len()],
             partitioned: false,
+            fenced,
             share: Share {
                 percentage,
                 priority,
