@@ -104,8 +104,10 @@ impl ServerLimits {
             Some(text) => limits::priority(text)?,
             None => default_priority,
         };
+        // Read in any case: what makes no sense is refused.
         let asks = client.isolation.as_deref().map(limits::is_fenced);
-        let fenced = self.fenced || asks.transpose()?.unwrap_or(false);
+        let asks = asks.transpose()?.unwrap_or(false);
+        let fenced = self.fenced || asks;
         Ok(ClientFields {
             isolation: fenced.then(|| limits::FENCED.to_owned()),
             percentage: Some(percentage.to_string()),
