@@ -84,7 +84,10 @@ pub const FIGURES: &[Figure] = &[
             vec![
                 ("1 client".into(), nbody(peer, 1, &fenced)),
                 ("3 clients together".into(), nbody(peer, 3, &fenced)),
-                ("1 client, not fenced, in the same turn".into(), nbody(peer, 1, &[])),
+                (
+                    "1 client, not fenced, in the same turn".into(),
+                    nbody(peer, 1, &[]),
+                ),
             ]
         },
     },

@@ -127,7 +127,11 @@ fn modules_are_told_what_their_client_has_now() {
     guest.client.decommit(window(one + 5 * GRANULE, 2));
     guest.client.decommit(window(far, 1));
     let (first, windows) = told(&mut guest, module, &controls);
-    assert_eq!(first, window(far, 0), "it is not moved under kernels that run");
+    assert_eq!(
+        first,
+        window(far, 0),
+        "it is not moved under kernels that run"
+    );
     for there in [
         window(one, 5),
         window(one + 7 * GRANULE, 14),
@@ -199,7 +203,9 @@ fn what_a_kernel_was_not_let_do_ends_its_client_alone() {
     assert_eq!(neighbour.wait(0), Ok(()));
     assert_eq!(neighbour.word(there), 7);
     assert!(neighbour.observer.faults().is_empty());
-    let destroyed = guest.client.context_destroy(&ContextDestroy { context: 0 }, &[]);
+    let destroyed = guest
+        .client
+        .context_destroy(&ContextDestroy { context: 0 }, &[]);
     assert_eq!(destroyed, Ok(()));
     guest.context(1, 0);
     let (again, _) = guest.module_in(1, TEXT);
@@ -336,7 +342,10 @@ fn what_it_prints_to_is_its_modules_alone() {
     );
     let module = guest.module(&prints);
     let text = controls.text();
-    assert!(!text.contains("call __assertfail"), "the driver's would end all");
+    assert!(
+        !text.contains("call __assertfail"),
+        "the driver's would end all"
+    );
     let [ring, bytes] = controls.list();
     assert!(ring != 0 && bytes > 1 << 20, "{ring:x} {bytes:x}");
     let (_, windows) = told(&mut guest, module, &controls);

@@ -23,7 +23,9 @@ pub(super) enum ChangeError {
     NoDevice(String),
     #[error("a group has no priority; its clients have")]
     GroupPriority,
-    #[error("kernels are fenced from a client's start on: OPENMPS_ISOLATION=fenced in its environment, or its group")]
+    #[error(
+        "kernels are fenced from a client's start on: OPENMPS_ISOLATION=fenced in its environment, or its group"
+    )]
     ClientFence,
     #[error("--fenced and --no-fenced are each other's opposite")]
     FenceOpposites,

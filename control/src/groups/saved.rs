@@ -218,6 +218,7 @@ mod tests {
                 memory: BTreeMap::from([("0".to_owned(), "2G".to_owned())]),
                 percentage: Some(33.3),
                 reserved: true,
+                fenced: true,
             },
             cgroup: Some("/a/b".into()),
             holders: vec![UsageHolder {

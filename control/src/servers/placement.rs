@@ -486,7 +486,12 @@ mod tests {
         ] {
             assert_eq!(isolations(text), expected, "{text}");
         }
-        let names = [Isolation::User, Isolation::Group, Isolation::Client, Isolation::None];
+        let names = [
+            Isolation::User,
+            Isolation::Group,
+            Isolation::Client,
+            Isolation::None,
+        ];
         assert_eq!(names.map(Isolation::name), limits::DIVISIONS);
     }
 

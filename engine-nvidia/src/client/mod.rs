@@ -102,7 +102,8 @@ impl NvidiaClient {
             device.probe()?;
         }
         let claim = shared.shares.add_client(share, group)?;
-        let mut memory = ClientAddressSpace::new(&shared.devices, &windows, &addresses, host, staging)?;
+        let mut memory =
+            ClientAddressSpace::new(&shared.devices, &windows, &addresses, host, staging)?;
         let waker = Arc::clone(shared.poller.waker());
         let devices = shared.devices.clone();
         let client_streams = Arc::new(ClientStreams::new(

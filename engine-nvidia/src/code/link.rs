@@ -111,9 +111,10 @@ pub(crate) fn only_part(image: &[u8]) -> Result<&[u8], Refused> {
         (Some(only), None) => Ok(only.bytes),
         _ => Err(Refused {
             code: CUresult::ERROR_NOT_SUPPORTED,
-            log: "this client is fenced (isolation): what is linked of several parts has no fence; \
+            log:
+                "this client is fenced (isolation): what is linked of several parts has no fence; \
                   build without -rdc=true"
-                .to_owned(),
+                    .to_owned(),
         }),
     }
 }

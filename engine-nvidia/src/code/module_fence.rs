@@ -37,11 +37,12 @@ impl ModuleFence {
         memory: &mut ClientAddressSpace,
     ) -> Result<Self, CUresult> {
         let device = context.device().number();
-        let found = |name: &str| match loaded.variable(&std::ffi::CString::new(name).unwrap_or_default()) {
-            Ok((address, _)) => Ok(Some(address)),
-            Err(CUresult::ERROR_NOT_FOUND) if checked == 0 => Ok(None),
-            Err(code) => Err(code),
-        };
+        let found =
+            |name: &str| match loaded.variable(&std::ffi::CString::new(name).unwrap_or_default()) {
+                Ok((address, _)) => Ok(Some(address)),
+                Err(CUresult::ERROR_NOT_FOUND) if checked == 0 => Ok(None),
+                Err(code) => Err(code),
+            };
         let variable = found(VARIABLE)?;
         if let Some((address, bytes)) = own
             && let Some(list) = found(VARIABLES)?

@@ -17,10 +17,10 @@ use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::sync::LazyLock;
 
-use ptx::image::fatbin::{self, EntryKind, entries};
-use ptx::image::{ImageKind, Limits, classify, select_within};
 use cuda_abi::CUresult;
 use ptx::fence::{Windows, fence};
+use ptx::image::fatbin::{self, EntryKind, entries};
+use ptx::image::{ImageKind, Limits, classify, select_within};
 use ptx::rewrite::{Managed, Redirect, Rewritten, has_references, rewrite};
 use ptx::{Budget, Error, ErrorKind};
 

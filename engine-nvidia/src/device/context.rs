@@ -14,8 +14,8 @@ use engine::Observer;
 use protocol::operations::CONTEXT_GREEN;
 
 use crate::device::Device;
-use crate::device::fault_record::{FaultRecord, Told};
 use crate::device::duration_table::DurationTable;
+use crate::device::fault_record::{FaultRecord, Told};
 use crate::device::quiesce::{PATIENCE, Running};
 use crate::device::work_signature::WorkSignature;
 use crate::driver::Driver;

@@ -133,7 +133,10 @@ mod tests {
         assert!(granules.has_all(range(128 * GRANULE, 129 * GRANULE)));
         assert!(!granules.has_any(range(200 * GRANULE, 100_000 * GRANULE)));
         assert_eq!(granules.bytes(), (199 - 64) * GRANULE);
-        let runs = [range(GRANULE, 64 * GRANULE), range(128 * GRANULE, 200 * GRANULE)];
+        let runs = [
+            range(GRANULE, 64 * GRANULE),
+            range(128 * GRANULE, 200 * GRANULE),
+        ];
         assert_eq!(granules.runs(), runs);
         granules.set(range(0, 66 * GRANULE), true);
         assert_eq!(granules.bytes(), (200 - 62) * GRANULE);

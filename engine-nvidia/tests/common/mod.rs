@@ -240,7 +240,10 @@ impl Controls {
                 .library
                 .get::<unsafe extern "C" fn() -> *const std::ffi::c_char>(b"fake_text\0")
                 .unwrap();
-            std::ffi::CStr::from_ptr(text()).to_str().unwrap().to_owned()
+            std::ffi::CStr::from_ptr(text())
+                .to_str()
+                .unwrap()
+                .to_owned()
         }
     }
 

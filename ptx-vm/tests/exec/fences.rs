@@ -83,9 +83,7 @@ impl Client {
     fn neighbours_are_whole(&self) -> bool {
         self.neighbours.iter().all(|&start| {
             let beyond = if start == self.second { SECOND } else { 0 };
-            let words = self
-                .gpu
-                .read::<u32>(start + beyond, OWN as usize / 4);
+            let words = self.gpu.read::<u32>(start + beyond, OWN as usize / 4);
             words.iter().all(|&word| word == CANARY)
         })
     }
@@ -334,7 +332,11 @@ fn variables_are_reached_by_address_and_no_further() {
         let client = Client::new(&text.replace("NAME", name));
         let at = client.gpu.global(name);
         for offset in (0..bytes).step_by(4) {
-            assert_eq!(client.run(&Args::new().u64(offset)), None, "{name}+{offset}");
+            assert_eq!(
+                client.run(&Args::new().u64(offset)),
+                None,
+                "{name}+{offset}"
+            );
             assert_eq!(client.gpu.read::<u32>(at + offset, 1), [3], "{name}");
         }
         for offset in [bytes, 0_u64.wrapping_sub(4)] {

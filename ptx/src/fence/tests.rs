@@ -80,7 +80,9 @@ fn variables_that_no_list_can_name_are_refused() {
     let error = fenced(&inside).unwrap_err();
     assert!(error.starts_with("line 7: "), "{error}");
     assert!(error.contains("inside of a function"), "{error}");
-    let many: String = (0..5000).map(|at| format!(".global .b32 v{at};\n")).collect();
+    let many: String = (0..5000)
+        .map(|at| format!(".global .b32 v{at};\n"))
+        .collect();
     let error = fenced(&format!("{HEAD}{many}")).unwrap_err();
     assert!(error.contains("so many variables"), "{error}");
 }

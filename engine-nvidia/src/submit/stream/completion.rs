@@ -140,7 +140,11 @@ impl Stream {
                 let Some(mut issued) = state.issued.pop_front() else {
                     break;
                 };
-                let result = if come { issued.result.and(denied) } else { dead };
+                let result = if come {
+                    issued.result.and(denied)
+                } else {
+                    dead
+                };
                 if let CompletionAction::Deliver(readback) = issued.after {
                     state.bounce = Some(readback.end(result.is_ok()));
                     issued.after = CompletionAction::Nothing;
