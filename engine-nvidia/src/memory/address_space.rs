@@ -106,23 +106,19 @@ impl ClientAddressSpace {
     /// Has the tables say what is so. Nothing for who is not fenced.
     fn renew_tables(&mut self) -> Result<(), CUresult> {
         let mut tables = std::mem::take(&mut self.tables);
-        let renewed = self.gpus.iter().enumerate().zip(&mut tables);
-        let renewed: Result<(), CUresult> = renewed
-            .map(|((number, on), table)| {
-                let mut windows = self.host.runs();
-                for window in &self.devices {
-                    if window.is_reached_by(on) {
-                        windows.extend(window.reached(on));
-                    }
-                }
-                let blocks = self.imports.values().map(|(block, _)| block);
-                let reached = blocks.filter(|block| block.is_reached_by(on));
-                windows.extend(reached.map(|block| block.range()));
-                let of_device = self.devices.get_mut(number);
-                let of_device = of_device.ok_or(CUresult::ERROR_INVALID_DEVICE)?;
-                table.renew(windows, |to, bytes| of_device.set(to, bytes))
-            })
-            .collect();
+        let mut each = self.gpus.iter().enumerate().zip(&mut tables);
+        let renewed = each.try_for_each(|((number, on), table)| {
+            let mut windows = self.host.runs();
+            for window in &self.devices {
+                windows.extend(window.reached(on));
+            }
+            let blocks = self.imports.values().map(|(block, _)| block);
+            let reached = blocks.filter(|block| block.is_reached_by(on));
+            windows.extend(reached.map(|block| block.range()));
+            let of_device = self.devices.get_mut(number);
+            let of_device = of_device.ok_or(CUresult::ERROR_INVALID_DEVICE)?;
+            table.renew(windows, |to, bytes| of_device.set(to, bytes))
+        });
         self.tables = tables;
         renewed
     }

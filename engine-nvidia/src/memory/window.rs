@@ -126,15 +126,15 @@ impl DeviceWindow {
         self.work = Some(work);
     }
 
-    /// Whether the client's work on a device may be let reach what it has here.
-    pub(crate) fn is_reached_by(&self, on: &Arc<Device>) -> bool {
+    /// What the client's work on a device may be let reach, in pieces: all chunks are for the same devices, and what the
+    /// client mapped itself for those that it says.
+    pub(crate) fn reached(&self, on: &Arc<Device>) -> Vec<Window> {
         let mut all = [&self.device].into_iter().chain(&self.peers);
-        all.any(|device| Arc::ptr_eq(device, on))
-    }
-
-    /// What the client's work on a device may be let reach, in pieces.
-    pub(crate) fn reached(&self, on: &Device) -> Vec<Window> {
-        self.spans.runs().chain(self.physical.reached(on)).collect()
+        let mut windows: Vec<Window> = self.physical.reached(on).collect();
+        if all.any(|device| Arc::ptr_eq(device, on)) {
+            windows.extend(self.spans.runs());
+        }
+        windows
     }
 
     /// Lets another device reach the client's memory here, what there is and what there will be.
