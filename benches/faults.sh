@@ -6,7 +6,8 @@
 #   benches/faults.sh pack FOLDER           builds here, and puts all that is needed into FOLDER
 #   FOLDER/faults.sh run [OPTIONS]          on the machine with the GPU: OpenMPS, then NVIDIA's MPS of that machine
 #
-# Options: --wrong TEXT, --neighbours TEXT (rows and columns whose names have TEXT), --soak ROUNDS (so many wrongs at random
+# Options: --wrong TEXT, --neighbours TEXT (rows and columns whose names have TEXT), --fenced (all clients of OpenMPS ask to
+# be fenced; what is under NVIDIA's MPS is as without), --soak ROUNDS (so many wrongs at random
 # under one daemon instead: what everybody was told, and what the server had before and afterwards). A cell has a daemon of its own, NVIDIA's
 # as this user; no setting of the card is changed. An endless kernel under NVIDIA's MPS lasts until its server ends.
 set -eu
@@ -38,7 +39,7 @@ run)
     exec "$here/fault_matrix" "$here" --on nvidia --on nvidia-mps "$@"
     ;;
 *)
-    sed -n '2,12s/^# \{0,1\}//p' "$0"
+    sed -n '2,13s/^# \{0,1\}//p' "$0"
     exit 2
     ;;
 esac

@@ -1,7 +1,7 @@
 //! The fault matrix, printed: one line a cell. Asserts nothing.
 //!
-//! `fault_matrix FOLDER [--on soft|nvidia|nvidia-mps]... [--wrong TEXT] [--neighbours TEXT] [--soak ROUNDS]`: FOLDER has `openmps` and
-//! `faults`; the texts choose rows and columns whose names have them; `--soak` does so many wrongs at random under one daemon
+//! `fault_matrix FOLDER [--on soft|nvidia|nvidia-mps]... [--wrong TEXT] [--neighbours TEXT] [--fenced] [--soak ROUNDS]`: FOLDER has `openmps` and
+//! `faults`; the texts choose rows and columns whose names have them; with `--fenced` all clients of OpenMPS ask to be fenced; `--soak` does so many wrongs at random under one daemon
 //! instead. Called by `benches/faults.sh`. Must not know what
 //! should be seen.
 
@@ -12,7 +12,7 @@ use tests::fault_matrix::{NEIGHBOURS, Sharing, WRONGS, cell, soak};
 fn main() {
     let (mut folder, mut on) = (PathBuf::from("."), Vec::new());
     let (mut wrongs, mut columns) = (String::new(), String::new());
-    let mut soaked = None;
+    let (mut soaked, mut fenced) = (None, false);
     let mut words = std::env::args().skip(1);
     while let Some(word) = words.next() {
         let mut next = || words.next().expect("a value follows");
@@ -20,6 +20,7 @@ fn main() {
             "--on" => on.push(next()),
             "--wrong" => wrongs = next(),
             "--neighbours" => columns = next(),
+            "--fenced" => fenced = true,
             "--soak" => soaked = Some(next().parse().expect("a number of rounds")),
             _ => folder = word.into(),
         }
@@ -28,6 +29,7 @@ fn main() {
     let open = |engine| Sharing::OpenMps {
         openmps: folder.join("openmps"),
         engine,
+        fenced,
     };
     if on.is_empty() {
         on.push("soft".into());

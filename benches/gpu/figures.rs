@@ -64,11 +64,29 @@ pub const FIGURES: &[Figure] = &[
         rounds: 9,
         take: |peer| {
             vec![
-                ("1 client".into(), nbody(peer, 1, None)),
-                ("3 clients together".into(), nbody(peer, 3, None)),
+                ("1 client".into(), nbody(peer, 1, &[])),
+                ("3 clients together".into(), nbody(peer, 3, &[])),
                 (
                     "3 clients together, 33 % each".into(),
-                    nbody(peer, 3, Some("33")),
+                    nbody(peer, 3, &[("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "33")]),
+                ),
+            ]
+        },
+    },
+    Figure {
+        name: "n-body, fenced, 14336 bodies, GFLOP/s, ",
+        rounds: 9,
+        take: |peer| {
+            if !peer.has_fences() {
+                return Vec::new();
+            }
+            let fenced = [("OPENMPS_ISOLATION", "fenced")];
+            vec![
+                ("1 client".into(), nbody(peer, 1, &fenced)),
+                ("3 clients together".into(), nbody(peer, 3, &fenced)),
+                (
+                    "1 client, not fenced, in the same turn".into(),
+                    nbody(peer, 1, &[]),
                 ),
             ]
         },
@@ -198,15 +216,13 @@ fn rate(peer: &Peer, count: usize, microseconds: u32) -> Vec<(String, f64)> {
     vec![(String::new(), rates.sum())]
 }
 
-/// The sum of the clients' rates, as each prints it; 0 if one failed.
-pub(crate) fn nbody(peer: &Peer, count: usize, percentage: Option<&str>) -> f64 {
+/// The sum of the clients' rates, as each prints it; 0 if one failed. Their environment has these variables besides.
+pub(crate) fn nbody(peer: &Peer, count: usize, environment: &[(&str, &str)]) -> f64 {
     let children: Vec<Child> = (0..count)
         .map(|_| {
             let mut command = peer.client("nbody");
             command.args(["-benchmark", "-numbodies=14336", "-iterations=1500"]);
-            if let Some(percentage) = percentage {
-                command.env("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", percentage);
-            }
+            command.envs(environment.iter().copied());
             command.stdin(Stdio::null()).spawn().expect("n-body starts")
         })
         .collect();

@@ -45,7 +45,7 @@ pub const NEIGHBOURS: &[Figure] = &[
         take: |peer| {
             let rate = |count| {
                 let name = format!("{count} together, GFLOP/s");
-                (name, nbody(peer, count, None))
+                (name, nbody(peer, count, &[]))
             };
             vec![rate(1), rate(3)]
         },

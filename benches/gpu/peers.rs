@@ -97,6 +97,11 @@ impl Peer {
         self.kind != Kind::Driver
     }
 
+    /// Whether its clients can be fenced.
+    pub fn has_fences(&self) -> bool {
+        matches!(self.kind, Kind::OpenMps | Kind::Contexts)
+    }
+
     /// The process that owns the context of all clients, once there was one.
     pub fn server(&self) -> Option<u32> {
         let asked = self.control("get_server_list")?;

@@ -120,6 +120,7 @@ fn usage() -> String {
          \x20 --compute-mode=<mode>      what devices are set to while the daemon runs, EXCLUSIVE_PROCESS\n\
          \x20                            for example; they get back what they had\n\
          \x20 --isolation=<how>          a server for each user, group or client, or none: one for all\n\
+         \x20                            ...,fenced: and a kernel reaches nothing but its client's own memory\n\
          \x20 --underlay=<what>          NVIDIA's own MPS beneath the servers, so that they overlap on a GPU:\n\
          \x20                            nvidia-mps, auto (where it can be had) or none, the default\n\
          \x20 --contexts=<number>        so many servers there for each user, among whom its clients are spread\n\

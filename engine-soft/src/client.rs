@@ -46,6 +46,7 @@ pub(crate) struct SoftClient {
 
 impl SoftClient {
     pub(crate) fn new(devices: &Arc<Devices>, attachment: Attachment) -> Result<Self, CUresult> {
+        // Each access of a kernel is checked for every client, so that `fenced` asks for nothing more.
         let Attachment {
             windows,
             files,
@@ -54,6 +55,7 @@ impl SoftClient {
             staging,
             share,
             group,
+            fenced: _,
             held,
             observer,
         } = attachment;

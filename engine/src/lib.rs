@@ -127,6 +127,9 @@ pub struct Attachment {
     /// The group of clients that it belongs to. A group for which nothing was set, or no longer, is
     /// none: its clients stand each by itself. See [`Engine::set_group`].
     pub group: Option<u32>,
+    /// Its kernels are to reach nothing but its own memory, and a wrong address of theirs is to end its contexts alone.
+    /// An engine that sees to that for everybody has nothing to do; one that cannot for some code refuses that code.
+    pub fenced: bool,
     /// Of this process's own memory, what may be held for the client: code, what becomes of it, work
     /// that waits. Whatever an engine keeps of what a client sends it takes of this.
     pub held: Arc<Bound>,

@@ -11,7 +11,7 @@ use std::sync::{Arc, OnceLock};
 
 use libfuzzer_sys::fuzz_target;
 use ptx::Budget;
-use ptx::fence::{VARIABLE, Windows, fence};
+use ptx::fence::{VARIABLE, VARIABLES, Windows, fence};
 use ptx_vm::{
     AddressSpace, Cluster, GRANULE, Launch, LaunchSpec, Module, Options, Outcome, Window,
     instructions,
@@ -140,8 +140,10 @@ fuzz_target!(|bytes: &[u8]| {
     for (place, word) in [
         (record, 0),
         (record + 8, 0),
-        (table, second),
-        (table + 8, second + GRANULE),
+        (
+            table,
+            Windows::word(second, GRANULE).expect("pages of memory"),
+        ),
     ] {
         // SAFETY: inside of the memory above, aligned, and no kernel runs now.
         unsafe { (place as *mut u64).write(word) };
@@ -172,22 +174,27 @@ fuzz_target!(|bytes: &[u8]| {
     }
     // All variables stand at the start of its own memory, but for the description of the windows.
     let description = base + VARIABLES * GRANULE;
-    let words = [
-        windows.base,
-        windows.size,
-        windows.table,
-        windows.count,
-        windows.record,
-    ];
+    let words = windows.words();
+    // Nor has the list of its variables them anywhere: all of them are in its window.
+    let list = description + 64;
+    let of_list = module.globals().iter().find(|it| it.name == VARIABLES);
+    let bytes = of_list.map_or(0, |it| it.size);
+    if 64 + bytes > GRANULE {
+        return;
+    }
+    for at in (list..list + bytes).step_by(8) {
+        // SAFETY: inside of the memory above, aligned, and no kernel runs now.
+        unsafe { (at as *mut u64).write(0) };
+    }
     for (at, word) in (0..).zip(words) {
         // SAFETY: inside of the memory above, aligned, and no kernel runs now.
         unsafe { ((description + 8 * at) as *mut u64).write(word) };
     }
     let place = |name: &str| {
-        if name == VARIABLE {
-            description
-        } else {
-            places[0]
+        match name {
+            VARIABLE => description,
+            VARIABLES => list,
+            _ => places[0],
         }
     };
     let globals: Arc<[u64]> = module

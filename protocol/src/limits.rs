@@ -1,6 +1,6 @@
 //! The grammar of the limits that stand in a client's or the daemon's environment, and in commands:
 //! `CUDA_MPS_ACTIVE_THREAD_PERCENTAGE`, `CUDA_MPS_PINNED_DEVICE_MEM_LIMIT`,
-//! `CUDA_MPS_CLIENT_PRIORITY`, `OPENMPS_KERNEL_TIME_LIMIT`.
+//! `CUDA_MPS_CLIENT_PRIORITY`, `OPENMPS_KERNEL_TIME_LIMIT`, and what of `OPENMPS_ISOLATION` is a client's.
 //!
 //! What does not parse is an error, never "no limit": whoever asks must refuse it loudly. Knows no
 //! devices: whether a named one exists is for those who have them.
@@ -21,7 +21,15 @@ pub enum LimitError {
     Priority(String),
     /// Not a whole number above 0 with ms or s.
     KernelTime(String),
+    /// Not names of how clients are kept apart.
+    Isolation(String),
 }
+
+/// In a list of [how clients are kept apart](is_fenced), that their kernels are fenced.
+pub const FENCED: &str = "fenced";
+
+/// How clients are divided among servers, by the daemon's word.
+pub const DIVISIONS: [&str; 4] = ["user", "group", "client", "none"];
 
 impl fmt::Display for LimitError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -42,6 +50,12 @@ impl fmt::Display for LimitError {
             Self::KernelTime(text) => write!(
                 f,
                 "limit of a kernel's time {text:?} is not a whole number above 0 with ms or s"
+            ),
+            Self::Isolation(text) => write!(
+                f,
+                "isolation {text:?}: it is {FENCED}, which is a client's to ask for, or what the daemon divides \
+                 clients by ({})",
+                DIVISIONS.join(", ")
             ),
         }
     }
@@ -182,6 +196,23 @@ pub fn kernel_time_text(time: Duration) -> String {
     }
 }
 
+/// Whether how clients are kept apart, names with commas between, says that kernels are fenced. How clients are divided among
+/// servers may stand there too: the daemon and its clients may have one environment.
+///
+/// # Errors
+/// [`LimitError::Isolation`]
+pub fn is_fenced(text: &str) -> Result<bool, LimitError> {
+    let mut fenced = false;
+    for name in text.split(',') {
+        match name.trim() {
+            FENCED => fenced = true,
+            name if DIVISIONS.contains(&name) => {}
+            _ => return Err(LimitError::Isolation(text.to_owned())),
+        }
+    }
+    Ok(fenced)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -257,6 +288,12 @@ mod tests {
 
     #[test]
     fn priorities_are_0_and_1() {
+        for (text, fenced) in [("fenced", true), ("user, fenced", true), ("client", false)] {
+            assert_eq!(is_fenced(text), Ok(fenced));
+        }
+        for wrong in ["", "fence", "fenced,", "user;fenced"] {
+            assert!(is_fenced(wrong).is_err(), "{wrong}");
+        }
         assert_eq!(priority("0"), Ok(0));
         assert_eq!(priority("1"), Ok(1));
         assert!(priority("7").is_err());

@@ -54,6 +54,7 @@ fn client() -> ClientFields {
         label: None,
         job: None,
         kernel_time: Some("30s".into()),
+        isolation: None,
     }
 }
 
@@ -330,6 +331,7 @@ fn packets() -> Vec<(&'static str, Packet)> {
                     partition: Some("GPU-1/2".into()),
                     label: Some("night run".into()),
                     job: Some("name solver".into()),
+                    isolation: Some("fenced".into()),
                     ..client()
                 }),
             }),

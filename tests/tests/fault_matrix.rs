@@ -33,15 +33,16 @@ fn expected(wrong: Wrong) -> (&'static str, &'static str, bool) {
     }
 }
 
-fn software_gpu() -> Sharing {
+fn software_gpu(fenced: bool) -> Sharing {
     Sharing::OpenMps {
         openmps: openmps().to_owned(),
         engine: "soft",
+        fenced,
     }
 }
 
-fn check(name: &str, wrong: Wrong, neighbours: (&str, &str, usize)) {
-    let seen: Cell = cell(&software_gpu(), Path::new(PROGRAM), wrong, neighbours);
+fn check(name: &str, wrong: Wrong, neighbours: (&str, &str, usize), fenced: bool) {
+    let seen: Cell = cell(&software_gpu(fenced), Path::new(PROGRAM), wrong, neighbours);
     let (guilty, others, is_named) = expected(wrong);
     let at = format!("{name} beside {}: {seen}", neighbours.0);
     let may_be_cut_off = matches!(wrong, Wrong::Failover(_)) && neighbours.1 != "idle";
@@ -64,7 +65,14 @@ fn each_wrong_beside_a_neighbour_whose_results_are_checked() {
     let kernels = NEIGHBOURS[1];
     assert_eq!(kernels.0, "kernels");
     for (name, wrong) in WRONGS {
-        check(name, *wrong, kernels);
+        check(name, *wrong, kernels, false);
+    }
+}
+
+#[test]
+fn nothing_is_otherwise_for_fenced_clients() {
+    for (name, wrong) in &WRONGS[..2] {
+        check(name, *wrong, NEIGHBOURS[1], true);
     }
 }
 
@@ -79,7 +87,7 @@ fn a_fault_an_endless_kernel_and_a_kill_beside_each_neighbour() {
     ];
     for (name, wrong) in WRONGS.iter().filter(|(name, _)| chosen.contains(name)) {
         for neighbours in NEIGHBOURS {
-            check(name, *wrong, *neighbours);
+            check(name, *wrong, *neighbours, false);
         }
     }
 }
@@ -87,7 +95,7 @@ fn a_fault_an_endless_kernel_and_a_kill_beside_each_neighbour() {
 #[test]
 fn wrongs_at_random_leave_nothing_and_spoil_no_result() {
     let seen = soak(
-        &software_gpu(),
+        &software_gpu(false),
         Path::new(PROGRAM),
         30,
         0x2545_F491_4F6C_DD1D,

@@ -151,6 +151,7 @@ fn greet(connection: &Connection) -> Result<(Welcome, Vec<std::os::fd::OwnedFd>)
             label: own_label(),
             job: job::own(),
             kernel_time: text_of("OPENMPS_KERNEL_TIME_LIMIT"),
+            isolation: text_of("OPENMPS_ISOLATION"),
         }),
     });
     let failed = |error: SocketError| {

@@ -4,8 +4,9 @@
 
 use crate::compute_mode;
 use crate::servers::contexts;
-use crate::servers::placement::Isolation;
+use crate::servers::placement::{Isolation, isolations};
 use crate::underlay::Mode;
+use protocol::limits::FENCED;
 
 /// What the program is to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -62,6 +63,8 @@ pub struct Options {
     pub ready_devices: bool,
     /// `--isolation`: how far apart clients are kept.
     pub isolation: Option<Isolation>,
+    /// `--isolation` with `fenced`: all clients' kernels are.
+    pub fenced: bool,
     /// `--compute-mode`: what devices are set to while the daemon runs.
     pub compute_mode: Option<u32>,
     /// `--underlay`: what runs beneath servers.
@@ -86,6 +89,7 @@ impl Options {
             multiuser,
             ready_devices,
             isolation,
+            fenced,
             compute_mode,
             underlay,
             contexts,
@@ -103,6 +107,7 @@ impl Options {
         let flags = flags.into_iter().filter(|(is_set, _)| *is_set);
         let values = [
             isolation.map(|it| named("isolation", it.name())),
+            fenced.then(|| named("isolation", FENCED)),
             compute_mode.map(|it| named("compute-mode", &compute_mode::name(it))),
             underlay.map(|it| named("underlay", it.name())),
             contexts.map(|it| named("contexts", &it.to_string())),
@@ -182,8 +187,11 @@ pub fn parse(arguments: &[String]) -> Action {
             "-M" | "--multiuser-server" | "-multiuser-server" => options.multiuser = true,
             "-q" | "--ready-devices" => options.ready_devices = true,
             _ if argument.starts_with("--isolation=") => {
-                match one_of(argument, Isolation::named, Isolation::NAMES) {
-                    Ok(it) => options.isolation = Some(it),
+                match one_of(argument, isolations, Isolation::NAMES) {
+                    Ok((it, fenced)) => {
+                        options.isolation = it.or(options.isolation);
+                        options.fenced |= fenced;
+                    }
                     Err(why) => return Action::Refused(why),
                 }
             }
@@ -308,6 +316,7 @@ mod tests {
             multiuser: true,
             ready_devices: true,
             isolation: Some(Isolation::Group),
+            fenced: true,
             compute_mode: Some(compute_mode::EXCLUSIVE_PROCESS),
             underlay: Some(Mode::NvidiaMps),
             contexts: Some(8),

@@ -5,6 +5,7 @@
 use std::fmt::Write;
 
 use cuda_abi::CUresult;
+use protocol::limits::FENCED;
 use serde_json::{Value, json};
 
 use super::answer::{Answer, Awaited, Caller};
@@ -66,14 +67,18 @@ pub(super) fn ps(daemon: &mut Daemon, caller: Caller, arguments: &Arguments<'_>)
         let each = servers.iter();
         each.flat_map(|(id, _)| daemon.clients_seen_by(caller, **id))
     };
+    let fenced = shown().any(|client| client.limits.fenced);
     let labelled = shown().any(|client| client.label.is_some());
     let faulted = shown().any(|client| client.fault.is_some());
-    let row = |text: &mut String, fields: [&str; 6], label: &str, fault: &str| {
+    let row = |text: &mut String, fields: [&str; 6], [isolation, label, fault]: [&str; 3]| {
         let [pid, id, server, device, namespace, command] = fields;
         let _ = write!(
             text,
             "{pid:<10}{id:<10}{server:<15}{device:<26}{namespace:<15}{command:<15}"
         );
+        if fenced {
+            let _ = write!(text, " {isolation:<10}");
+        }
         if labelled {
             let _ = write!(text, " {label:<15}");
         }
@@ -93,8 +98,7 @@ pub(super) fn ps(daemon: &mut Daemon, caller: Caller, arguments: &Arguments<'_>)
                 row(
                     &mut text,
                     ["PID", "ID", "SERVER", "DEVICE", "NAMESPACE", "COMMAND"],
-                    "LABEL",
-                    "FAULT",
+                    ["ISOLATION", "LABEL", "FAULT"],
                 );
             }
             let fault = client.fault.as_ref();
@@ -110,8 +114,11 @@ pub(super) fn ps(daemon: &mut Daemon, caller: Caller, arguments: &Arguments<'_>)
                         &client.namespace.to_string(),
                         &client.program,
                     ],
-                    client.label.as_deref().unwrap_or("-"),
-                    word.as_deref().unwrap_or("-"),
+                    [
+                        if client.limits.fenced { FENCED } else { "-" },
+                        client.label.as_deref().unwrap_or("-"),
+                        word.as_deref().unwrap_or("-"),
+                    ],
                 );
                 list.push(json!({
                     "pid": client.pid,
@@ -123,6 +130,7 @@ pub(super) fn ps(daemon: &mut Daemon, caller: Caller, arguments: &Arguments<'_>)
                     "command": client.program,
                     "label": client.label,
                     "fault": fault.map(Fault::value),
+                    "fenced": client.limits.fenced,
                 }));
             }
         }

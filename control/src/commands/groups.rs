@@ -77,6 +77,7 @@ fn add(daemon: &mut Daemon, name: &str, arguments: &Arguments<'_>) -> Answer {
         }
         let mut limits = GroupLimits {
             reserved: arguments.has("--reserved"),
+            fenced: arguments.has("--fenced"),
             ..GroupLimits::default()
         };
         put_sizes(&mut limits, sizes(arguments)?, daemon.devices())?;
@@ -194,6 +195,7 @@ fn value(daemon: &Daemon, caller: Option<Caller>, number: u32, group: &Group) ->
         "percentage": group.limits.percentage.map(as_given),
         "reserved": group.limits.reserved,
         "kernel_time": kernel_millis(group.limits.kernel_time),
+        "fenced": group.limits.fenced,
         "memory": memory.collect::<Vec<_>>(),
         "clients": clients.collect::<Vec<_>>(),
     })
@@ -257,6 +259,9 @@ pub(super) fn group_details(daemon: &Daemon, number: u32, group: &Group) -> Answ
         ),
     };
     text.push_str(&kernel_time_line(group.limits.kernel_time));
+    if group.limits.fenced {
+        text.push_str("  isolation: fenced\n");
+    }
     for (device, limit, used) in memory(daemon, group) {
         memory_line(&mut text, &device, limit, used);
     }

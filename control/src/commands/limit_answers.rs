@@ -70,6 +70,9 @@ pub fn client_limits(daemon: &Daemon, id: ServerId, session: u64, used: &[u64]) 
         limits.priority,
         kernel_time_line(limits.kernel_time)
     );
+    if limits.fenced {
+        text.push_str("  isolation: fenced\n");
+    }
     let each = (0..).zip(used);
     let memory: Vec<Value> = each
         .map(|(device, &used)| {
@@ -92,6 +95,7 @@ pub fn client_limits(daemon: &Daemon, id: ServerId, session: u64, used: &[u64]) 
         "reserved": limits.reserved,
         "priority": limits.priority,
         "kernel_time": kernel_millis(limits.kernel_time),
+        "fenced": limits.fenced,
         "memory": memory,
         "group": group.map(|group| &group.name),
     });

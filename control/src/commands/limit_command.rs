@@ -25,6 +25,12 @@ pub(super) enum ChangeError {
     NoDevice(String),
     #[error("a group has no priority; its clients have")]
     GroupPriority,
+    #[error(
+        "kernels are fenced from a client's start on: OPENMPS_ISOLATION=fenced in its environment, or its group"
+    )]
+    ClientFence,
+    #[error("--fenced and --no-fenced are each other's opposite")]
+    FenceOpposites,
     #[error("what is reserved is a percentage: --percentage says how much")]
     NothingReserved,
     #[error(
@@ -96,6 +102,16 @@ fn reserved(arguments: &Arguments<'_>) -> Result<Option<bool>, ChangeError> {
     }
 }
 
+/// Whether a line says that kernels are fenced, or that they are not.
+fn fenced(arguments: &Arguments<'_>) -> Result<Option<bool>, ChangeError> {
+    match (arguments.has("--fenced"), arguments.has("--no-fenced")) {
+        (true, true) => Err(ChangeError::FenceOpposites),
+        (true, false) => Ok(Some(true)),
+        (false, true) => Ok(Some(false)),
+        (false, false) => Ok(None),
+    }
+}
+
 /// Puts limits of a group in place of others, or beside them.
 ///
 /// # Errors
@@ -154,6 +170,7 @@ fn of_group(
             limits.kernel_time = kernel_time(text)?;
         }
         limits.reserved = reserved(arguments)?.unwrap_or(limits.reserved);
+        limits.fenced = fenced(arguments)?.unwrap_or(limits.fenced);
         if limits.percentage.is_none() && limits.reserved {
             return Err(ChangeError::NothingReserved);
         }
@@ -190,6 +207,9 @@ fn of_client(
     }
     let mut now = client.limits.clone();
     let mut read = || -> Result<(), ChangeError> {
+        if fenced(arguments)?.is_some() {
+            return Err(ChangeError::ClientFence);
+        }
         for (name, size) in sizes(arguments)? {
             let device = device_named(&server.devices, &name).ok_or(ChangeError::NoDevice(name))?;
             let bytes = match size.as_deref().map(limits::size_in_bytes) {

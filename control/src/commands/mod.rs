@@ -247,9 +247,9 @@ pub const COMMANDS: &[Command] = &[
     Command {
         name: "group",
         usage: "list | show <name> | remove <name> | add <name> [--memory <device>=<size>,...] \
-                [--percentage <percentage>] [--reserved] [--kernel-time <time>|none] [--cgroup <path>]",
+                [--percentage <percentage>] [--reserved] [--fenced] [--kernel-time <time>|none] [--cgroup <path>]",
         what: "groups of clients that share a budget of memory and a part of the compute",
-        flags: &["--reserved"],
+        flags: &["--reserved", "--fenced"],
         values: &["--memory", "--percentage", "--kernel-time", "--cgroup"],
         words: 2,
         run: groups::group, // which says itself who may
@@ -258,10 +258,10 @@ pub const COMMANDS: &[Command] = &[
     Command {
         name: "limit",
         usage: "show|set --client <PID>|--group <name> [--memory <device>=<size>|none,...] \
-                [--percentage <percentage>] [--reserved|--no-reserved] [--priority 0|1] \
-                [--kernel-time <time>|none]",
+                [--percentage <percentage>] [--reserved|--no-reserved] [--fenced|--no-fenced] \
+                [--priority 0|1] [--kernel-time <time>|none]",
         what: "show what a running client or a group may have, or change it at once",
-        flags: &["--reserved", "--no-reserved"],
+        flags: &["--reserved", "--no-reserved", "--fenced", "--no-fenced"],
         values: &[
             "--client",
             "--group",

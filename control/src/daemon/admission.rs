@@ -11,6 +11,7 @@ use daemon_interface::label;
 use protocol::control_messages::{
     Admit, Hello, Membership, NO_PARTITION, Packet, Purpose, negotiate,
 };
+use protocol::limits::FENCED;
 use serde_json::json;
 use transport::memory::Sealed;
 use transport::socket::{Connection, SocketError};
@@ -127,6 +128,9 @@ impl Daemon {
             Ok(fields) => fields,
             Err(error) => return self.refuse(&connection, Some(pid), group, &error.to_string()),
         };
+        if named.is_some_and(|group| group.limits.fenced) {
+            fields.isolation = Some(FENCED.to_owned());
+        }
         fields.program = clean(&fields.program);
         let label = fields.label.take().and_then(|text| label::of(&text));
         let job = fields.job.take().filter(|job| job.len() <= MAX_JOB);

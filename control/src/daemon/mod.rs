@@ -53,7 +53,7 @@ use crate::host::{BINARY_VERSION, HostProgram};
 use crate::log::{About, Role};
 use crate::servers::contexts::UserContexts;
 use crate::servers::limits::{ServerLimits, limits_in_environment};
-use crate::servers::placement::{Isolation, ServerKey};
+use crate::servers::placement::{Isolation, ServerKey, isolations};
 use crate::servers::registry::QueuedClient;
 use crate::servers::registry::{Registry, ServerId};
 use crate::time_lines::TimeLines;
@@ -144,7 +144,7 @@ impl Daemon {
         options: Options,
         host: HostProgram,
     ) -> Result<Self, DaemonError> {
-        let (defaults, default_priority) = limits_in_environment()?;
+        let (mut defaults, default_priority) = limits_in_environment()?;
         let unwatched = |error: Errno| DaemonError::Events(error.into());
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(unwatched)?;
         let signals = on_signals(&ending_signals()).map_err(DaemonError::Events)?;
@@ -153,11 +153,12 @@ impl Daemon {
             Some(text) => protocol::limits::size_in_bytes(&text).map_err(DaemonError::LogBytes)?,
             None => LOG_BYTES,
         };
-        let isolation = match (options.isolation, text_variable("OPENMPS_ISOLATION")?) {
-            (Some(isolation), _) => isolation,
-            (None, Some(text)) => Isolation::named(&text).ok_or(DaemonError::Isolation(text))?,
-            (None, None) => Isolation::default(),
+        let (asked, fenced) = match text_variable("OPENMPS_ISOLATION")? {
+            Some(text) => isolations(&text).ok_or(DaemonError::Isolation(text))?,
+            None => (None, false),
         };
+        let isolation = options.isolation.or(asked).unwrap_or_default();
+        defaults.fenced = options.fenced || fenced;
         let (underlay, of_underlay) = Underlay::new(options.underlay, host)?;
         let contexts = UserContexts::new(options.contexts, isolation, underlay.mode)?;
         let daemon = Self {
@@ -264,6 +265,7 @@ impl Daemon {
                 "log_directory": directories.log.display().to_string(),
                 "multiuser": self.multiuser,
                 "isolation": self.isolation.name(),
+                "fenced": self.defaults.fenced,
                 "static_partitions": self.static_partitions,
                 "underlay": self.describe_underlay().1["mode"],
                 "foreground": options.foreground,

@@ -34,6 +34,8 @@ pub struct GroupLimits {
     pub reserved: bool,
     /// How long a kernel of one of them may run.
     pub kernel_time: Option<Duration>,
+    /// Whether kernels of clients that come from now on are fenced.
+    pub fenced: bool,
 }
 
 impl GroupLimits {
@@ -87,6 +89,7 @@ impl SavedGroup {
             "percentage": self.limits.percentage.map(as_given),
             "reserved": self.limits.reserved,
             "kernel_time": self.limits.kernel_time.map(limits::kernel_time_text),
+            "fenced": self.limits.fenced,
             "cgroup": self.cgroup,
             "servers": holders
                 .map(|holder| json!({
@@ -133,6 +136,11 @@ impl SavedGroup {
                 percentage,
                 reserved: value["reserved"].as_bool()?,
                 kernel_time,
+                // Files of releases before this do not have it.
+                fenced: match &value["fenced"] {
+                    Value::Null => false,
+                    other => other.as_bool()?,
+                },
             },
             cgroup: value["cgroup"].as_str().map(str::to_owned),
             holders: holders.collect::<Option<_>>()?,
@@ -221,6 +229,7 @@ mod tests {
                 percentage: Some(33.3),
                 reserved: true,
                 kernel_time: Some(Duration::from_millis(1500)),
+                fenced: true,
             },
             cgroup: Some("/a/b".into()),
             holders: vec![UsageHolder {

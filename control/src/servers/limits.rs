@@ -21,6 +21,8 @@ pub struct ServerLimits {
     pub memory: BTreeMap<String, String>,
     /// How long a kernel may run.
     pub kernel_time: Option<Duration>,
+    /// Whether kernels of all clients are fenced.
+    pub fenced: bool,
 }
 
 impl Default for ServerLimits {
@@ -29,6 +31,7 @@ impl Default for ServerLimits {
             percentage: 100.0,
             memory: BTreeMap::new(),
             kernel_time: None,
+            fenced: false,
         }
     }
 }
@@ -113,8 +116,13 @@ impl ServerLimits {
             Some(own) => Some(own?.min(self.kernel_time.unwrap_or(Duration::MAX))),
             None => self.kernel_time,
         };
+        // Read in any case: what makes no sense is refused.
+        let asks = client.isolation.as_deref().map(limits::is_fenced);
+        let asks = asks.transpose()?.unwrap_or(false);
+        let fenced = self.fenced || asks;
         Ok(ClientFields {
             kernel_time: kernel_time.map(limits::kernel_time_text),
+            isolation: fenced.then(|| limits::FENCED.to_owned()),
             percentage: Some(percentage.to_string()),
             memory_limit: (!memory.is_empty()).then(|| memory.join(",")),
             priority: Some(priority.to_string()),
@@ -151,6 +159,7 @@ pub fn limits_of(fields: &ClientFields, devices: &[ListedDevice]) -> ClientLimit
         percentage: percentage_of(fields),
         reserved: false,
         priority: priority_of(fields),
+        fenced: fields.isolation.is_some(),
         memory,
         kernel_time: kernel_time_of(fields),
     }
@@ -171,6 +180,8 @@ pub fn set_limits(fields: &mut ClientFields, limits: &ClientLimits) -> bool {
         priority,
         memory,
         kernel_time,
+        // It is decided when a client comes, and stands in its fields.
+        fenced: _,
     } = limits;
     let memory: Vec<String> = memory
         .iter()
@@ -237,6 +248,8 @@ pub struct ClientLimits {
     pub reserved: bool,
     /// 0 normal, 1 below normal.
     pub priority: u32,
+    /// Whether its kernels reach nothing but its own memory.
+    pub fenced: bool,
     /// Bytes of devices, by ordinal, where there is a limit.
     pub memory: BTreeMap<u32, u64>,
     /// How long a kernel may run.
@@ -267,6 +280,28 @@ mod tests {
         assert_eq!(got.memory_limit.as_deref(), Some("0=2G,0=1G"));
         assert_eq!(got.priority.as_deref(), Some("1"));
         assert_eq!(ask("33.3", "").unwrap().percentage.as_deref(), Some("33.3"));
+        let mut settings = settings.clone();
+        for (asked, of_server, fenced) in [
+            (None, false, false),
+            (Some("fenced"), false, true),
+            (Some("user"), false, false),
+            (None, true, true),
+            (Some("client"), true, true),
+        ] {
+            settings.fenced = of_server;
+            let client = ClientFields {
+                isolation: asked.map(str::to_owned),
+                ..ClientFields::default()
+            };
+            let got = settings.limits_for_client(&client, 0).unwrap();
+            assert_eq!(got.isolation.as_deref(), fenced.then_some("fenced"));
+            assert_eq!(limits_of(&got, &[]).fenced, fenced);
+        }
+        let wrong = ClientFields {
+            isolation: Some("fense".to_owned()),
+            ..ClientFields::default()
+        };
+        assert!(settings.limits_for_client(&wrong, 0).is_err());
         assert!(ask("abc", "").is_err());
         assert!(ask("50", "junk").is_err());
     }
@@ -304,6 +339,7 @@ mod tests {
             percentage: 33.3,
             reserved: false,
             priority: 1,
+            fenced: false,
             memory: BTreeMap::from([(0, 5 << 20)]),
             kernel_time: Some(Duration::from_millis(1500)),
         };

@@ -11,6 +11,8 @@
 //!
 //! Called by `daemon::admission`, `daemon::contexts`, `daemon::servers` and `daemon::views`. Must not know which servers run.
 
+use protocol::limits;
+
 /// How far apart clients are kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Isolation {
@@ -27,7 +29,8 @@ pub enum Isolation {
 
 impl Isolation {
     /// The names, for messages.
-    pub const NAMES: &'static str = "user, group, client and none";
+    pub const NAMES: &'static str =
+        "user, group, client and none, and fenced, alone or behind a comma";
 
     /// The isolation with a name.
     #[must_use]
@@ -47,6 +50,17 @@ impl Isolation {
             Self::None => "none",
         }
     }
+}
+
+/// What a list of how clients are kept apart says: how they are divided among servers, if it says so, and whether
+/// their kernels are fenced. `None` for a list that makes no sense.
+#[must_use]
+pub fn isolations(text: &str) -> Option<(Option<Isolation>, bool)> {
+    let fenced = limits::is_fenced(text).ok()?;
+    let names = text.split(',').map(str::trim);
+    let mut divisions = names.filter_map(Isolation::named);
+    let division = divisions.next();
+    divisions.next().is_none().then_some((division, fenced))
 }
 
 /// Who asks, by the kernel's word.
@@ -458,6 +472,27 @@ mod tests {
             },
             isolation,
         )
+    }
+
+    #[test]
+    fn a_list_has_one_division_and_fences() {
+        for (text, expected) in [
+            ("fenced", Some((None, true))),
+            ("client", Some((Some(Isolation::Client), false))),
+            ("group,fenced", Some((Some(Isolation::Group), true))),
+            ("group,client", None),
+            ("fences", None),
+            ("", None),
+        ] {
+            assert_eq!(isolations(text), expected, "{text}");
+        }
+        let names = [
+            Isolation::User,
+            Isolation::Group,
+            Isolation::Client,
+            Isolation::None,
+        ];
+        assert_eq!(names.map(Isolation::name), limits::DIVISIONS);
     }
 
     #[test]

@@ -11,6 +11,7 @@ use protocol::operations::{self, CONTEXT_SLOTS};
 use super::NvidiaClient;
 use crate::code::module::Module;
 use crate::device::context::Context;
+use crate::device::fault_record::FaultRecord;
 
 impl NvidiaClient {
     /// Makes a context.
@@ -30,11 +31,20 @@ impl NvidiaClient {
         }
         let observer = Arc::clone(&self.client_streams.observer);
         let device = Arc::clone(device);
+        let record = self.records.get_mut(device.number());
+        let record = record.map(|record| -> Result<_, CUresult> {
+            // What is written in the old one was of contexts that are dead.
+            if record.read().is_some() {
+                *record = Arc::new(FaultRecord::new(&device)?);
+            }
+            Ok(Arc::clone(record))
+        });
         let context = Arc::new(Context::new(
             id,
             device,
             (request.share, request.flags),
             observer,
+            record.transpose()?,
         ));
         self.claim.add(&context)?;
         self.client_streams.add_context(Arc::clone(&context));

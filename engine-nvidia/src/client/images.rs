@@ -55,7 +55,11 @@ impl NvidiaClient {
             check_part(device, data).map(|()| None)
         } else {
             let share = &self.warm_share;
-            let loaded = self.shared.images.load(device, data, charge, share);
+            let fenced = !self.records.is_empty();
+            let loaded = self
+                .shared
+                .images
+                .load(device, data, fenced, (charge, share));
             loaded.map(Some)
         };
         Ok(match loaded {
@@ -101,6 +105,31 @@ impl NvidiaClient {
         let addresses = module.variables().len() as u64;
         self.modules.insert(request.module, Arc::new(module));
         Ok(operations::ModuleLoadReply { addresses })
+    }
+
+    /// Has a module say what its kernels may reach now, if its client is fenced.
+    ///
+    /// # Errors
+    /// The driver's status.
+    pub(super) fn renew_fence(&mut self, module: u64) -> Result<(), CUresult> {
+        if self.records.is_empty() {
+            return Ok(());
+        }
+        let module = self.modules.get(&module);
+        module.map_or(Ok(()), |module| module.renew_fence(&mut self.memory))
+    }
+
+    /// The same of all modules that a run has kernels of.
+    ///
+    /// # Errors
+    /// The driver's status.
+    pub(super) fn renew_fences(&mut self, run: u32) -> Result<(), CUresult> {
+        if self.records.is_empty() {
+            return Ok(());
+        }
+        let modules = self.runs.get(run).map_or(&[][..], |run| run.modules());
+        let mut modules = modules.iter();
+        modules.try_for_each(|module| module.renew_fence(&mut self.memory))
     }
 
     /// Ends a module; runs that have a kernel of it are refused from then on.

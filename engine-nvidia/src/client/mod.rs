@@ -29,6 +29,7 @@ use crate::code::images::ClientImage;
 use crate::code::module::Module;
 use crate::code::warm_set::WarmShare;
 use crate::device::context::Context;
+use crate::device::fault_record::FaultRecord;
 use crate::engine::SharedEngine;
 use crate::memory::address_space::ClientAddressSpace;
 use crate::memory::physical_mappings::Physical;
@@ -67,6 +68,8 @@ pub(crate) struct NvidiaClient {
     /// By context, kind (`true` for surfaces) and number.
     textures: HashMap<(u32, bool, u64), Texture>,
     semaphores: Semaphores,
+    /// Of a fenced client, where its kernels' checks write, for each device; of others, nothing.
+    records: Vec<Arc<FaultRecord>>,
     /// Goes last: its unmapping needs all work to be over.
     memory: ClientAddressSpace,
     scratch: Vec<Arc<Stream>>,
@@ -93,6 +96,7 @@ impl NvidiaClient {
             staging,
             share,
             group,
+            fenced,
             held: server_memory,
             observer,
         } = attachment;
@@ -100,7 +104,8 @@ impl NvidiaClient {
             device.probe()?;
         }
         let claim = shared.shares.add_client(share, group)?;
-        let memory = ClientAddressSpace::new(&shared.devices, &windows, &addresses, host, staging)?;
+        let mut memory =
+            ClientAddressSpace::new(&shared.devices, &windows, &addresses, host, staging)?;
         let waker = Arc::clone(shared.poller.waker());
         let devices = shared.devices.clone();
         let client_streams = Arc::new(ClientStreams::new(
@@ -109,6 +114,14 @@ impl NvidiaClient {
             memory.cleared(),
             devices,
         ));
+        let mut records = Vec::new();
+        if fenced {
+            memory.fence(client_streams.busy_count())?;
+            let devices = shared.devices.iter();
+            records = devices
+                .map(|device| FaultRecord::new(device).map(Arc::new))
+                .collect::<Result<_, _>>()?;
+        }
         client_streams.set_below_normal(share.priority != 0);
         shared.poller.add(Arc::clone(&client_streams));
         Ok(Self {
@@ -126,6 +139,7 @@ impl NvidiaClient {
             arrays: HashMap::new(),
             textures: HashMap::new(),
             semaphores: Semaphores::default(),
+            records,
             memory,
             scratch: Vec::new(),
             claim,
@@ -441,6 +455,7 @@ impl Client for NvidiaClient {
         request: &operations::RunLaunch,
         _data: &[u8],
     ) -> Result<(), CUresult> {
+        let renewed = self.renew_fences(request.run);
         let context = self.stream(at.stream)?.context();
         let run = self.runs.get(request.run).and_then(|run| {
             let fits = run.is_for(context);
@@ -449,7 +464,7 @@ impl Client for NvidiaClient {
         });
         self.post(
             at,
-            run.map(|run| {
+            renewed.and(run).map(|run| {
                 let all = 0..run.launches().len();
                 CommandKind::Run(run, all)
             }),
@@ -466,12 +481,14 @@ impl Client for NvidiaClient {
         request: &operations::Launch,
         data: &[u8],
     ) -> Result<(), CUresult> {
+        let renewed = self.renew_fence(request.module);
         let context = self.stream(at.stream)?.context();
         let module = self.module(request.module);
         let module = module.and_then(|module| {
             let fits = context.runs_kernels_of(module.context());
             fits.then_some(module).ok_or(CUresult::ERROR_INVALID_HANDLE)
         });
+        let module = renewed.and(module);
         let launch = module.and_then(|module| self.plan_launch(module, request, data));
         self.post(at, launch.map(CommandKind::Launch))
     }

@@ -37,6 +37,8 @@ pub(crate) struct Image {
     variables: Vec<Placed>,
     /// Its kernels print to a ring of the module's.
     prints: bool,
+    /// How many instructions are checked, if it is for fenced clients.
+    checked: Option<usize>,
     /// Where its variables are, if all that can change in a module of it is known.
     sections: Option<Vec<VariableSection>>,
     /// Bytes of device memory that a module of it is taken to need.
@@ -183,6 +185,7 @@ impl Image {
             kernels: kernel_names,
             variables: placed,
             prints: changes.prints,
+            checked: changes.checked,
             sections: sections.clone(),
             module_bytes: module_bytes.saturating_add(code.len()),
             room: Arc::clone(room),
@@ -216,12 +219,18 @@ impl Image {
 
     /// Whether its users have one module.
     pub(crate) fn is_shared(&self) -> bool {
-        self.variables.is_empty() && !self.prints
+        // What a fenced client's kernels may reach stands in the module.
+        self.variables.is_empty() && !self.prints && self.checked.is_none()
     }
 
     /// Whether its kernels print to a ring of the module's.
     pub(crate) fn prints(&self) -> bool {
         self.prints
+    }
+
+    /// How many instructions are checked, if it is for fenced clients.
+    pub(crate) fn checked(&self) -> Option<usize> {
+        self.checked
     }
 
     /// Bytes of device memory that a module of it is taken to need.

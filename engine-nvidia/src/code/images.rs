@@ -22,8 +22,14 @@ use crate::code::room::CodeRoom;
 use crate::code::warm_set::{Seen, WarmPlace, WarmSet, WarmShare};
 use crate::device::{Device, Turn};
 
-/// An image as it was sent, with its padding.
-pub(crate) type Content = Arc<[u8]>;
+/// What an image is known by. Who is fenced has other code of it than who is not.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Content {
+    /// As it was sent, with its padding.
+    pub(crate) bytes: Arc<[u8]>,
+    /// Whether it is for fenced clients.
+    pub(crate) fenced: bool,
+}
 
 /// All images.
 #[derive(Debug)]
@@ -126,7 +132,7 @@ impl Images {
         Arc::new(WarmShare::new(self.known.room.most()))
     }
 
-    /// The image with these bytes, for a client with this share; the driver is asked only if it is not there. `charge` is
+    /// The image with these bytes, for a client with this share that is fenced or not; the driver is asked only if it is not there. `charge` is
     /// for what is made meanwhile, and for the image as long as any client has it.
     ///
     /// # Errors
@@ -135,10 +141,13 @@ impl Images {
         &self,
         device: &Arc<Device>,
         bytes: &[u8],
-        charge: Charge,
-        share: &Arc<WarmShare>,
+        fenced: bool,
+        (charge, share): (Charge, &Arc<WarmShare>),
     ) -> Result<Arc<ClientImage>, Refused> {
-        let content: Content = link::padded(bytes).into();
+        let content = Content {
+            bytes: link::padded(bytes).into(),
+            fenced,
+        };
         let mut charge = Some(charge);
         if let Some(image) = self.known.give(&content, &mut charge, share) {
             return Ok(image);
@@ -180,7 +189,7 @@ impl KnownImages {
             if known.seen == Seen::Once && share.try_take(Seen::Again, known.bytes()) {
                 known.seen = Seen::Again;
                 known.is_to_stay = true;
-                self.tell(Task::Keep(Arc::clone(content), Seen::Again));
+                self.tell(Task::Keep(content.clone(), Seen::Again));
             }
         }
         if let Some(place) = known.place.take() {
@@ -203,7 +212,7 @@ impl KnownImages {
         let mut state = self.state.lock();
         let known = state
             .images
-            .entry(Arc::clone(&content))
+            .entry(content.clone())
             .or_insert_with(|| KnownImage::new(&content, image, Arc::downgrade(share)));
         if share.try_take(Seen::Once, known.bytes()) {
             known.is_to_stay = true;
@@ -225,11 +234,11 @@ impl KnownImages {
             return;
         }
         if known.is_to_stay {
-            let content = Arc::clone(&image.content);
+            let content = image.content.clone();
             known.place = warm.insert(content, known.bytes(), known.seen, &mut gone);
         }
         if known.place.is_none() {
-            gone.push(Arc::clone(&image.content));
+            gone.push(image.content.clone());
         }
         let gone: Vec<_> = gone
             .iter()
@@ -254,7 +263,7 @@ impl KnownImages {
     /// Whether an image of so many bytes is to be loaded ahead: it is not there, and nothing goes for it.
     pub(crate) fn wants(&self, content: &Content, seen: Seen) -> bool {
         let state = self.state.lock();
-        !state.images.contains_key(content) && state.warm.has_room(seen, content.len())
+        !state.images.contains_key(content) && state.warm.has_room(seen, content.bytes.len())
     }
 
     /// Adds an image that was loaded ahead, if there is still room and nobody has come with it. The image, if it is added.
@@ -273,7 +282,7 @@ impl KnownImages {
         if !warm.has_room(seen, known.bytes()) {
             return None;
         }
-        let content = Arc::clone(&known.content);
+        let content = known.content.clone();
         known.place = warm.insert(content, known.bytes(), seen, &mut Vec::new());
         (known.seen, known.is_to_stay) = (seen, true);
         let image = Arc::downgrade(&known.image);
@@ -307,7 +316,7 @@ impl KnownImage {
     /// One that nobody has yet.
     fn new(content: &Content, image: Image, last: Weak<WarmShare>) -> Self {
         Self {
-            content: Arc::clone(content),
+            content: content.clone(),
             image: Arc::new(image),
             users: Weak::new(),
             last,
@@ -319,7 +328,7 @@ impl KnownImage {
 
     /// What it counts where it is kept: of this process' memory, and of a device's.
     fn bytes(&self) -> usize {
-        self.content.len().max(self.image.module_bytes())
+        self.content.bytes.len().max(self.image.module_bytes())
     }
 
     /// What clients have it by: the same for all, or new, with this charge.
@@ -329,11 +338,11 @@ impl KnownImage {
         }
         let mut held = charge.take();
         if let Some(held) = &mut held {
-            held.shrink_to(self.content.len() as u64);
+            held.shrink_to(self.content.bytes.len() as u64);
         }
         let image = Arc::new(ClientImage {
             image: Arc::clone(&self.image),
-            content: Arc::clone(&self.content),
+            content: self.content.clone(),
             known: Arc::clone(known),
             _held: held,
         });

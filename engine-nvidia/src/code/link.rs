@@ -96,6 +96,29 @@ pub(crate) fn compile(device: &Arc<Device>, text: &[u8]) -> Option<Vec<u8>> {
     link.complete().ok()
 }
 
+/// The image of a fenced client that is to get fences: itself, or the only part of one that is linked. What calls itself across
+/// parts has no fence.
+///
+/// # Errors
+/// CUDA_ERROR_NOT_SUPPORTED for several parts, CUDA_ERROR_INVALID_IMAGE for damaged ones.
+pub(crate) fn only_part(image: &[u8]) -> Result<&[u8], Refused> {
+    if !linked_image::is_linked(image) {
+        return Ok(image);
+    }
+    let parts = decode(image)?.into_iter();
+    let mut parts = parts.filter(|part| part.kind != linked_image::ALREADY_LINKED);
+    match (parts.next(), parts.next()) {
+        (Some(only), None) => Ok(only.bytes),
+        _ => Err(Refused {
+            code: CUresult::ERROR_NOT_SUPPORTED,
+            log:
+                "this client is fenced (isolation): what is linked of several parts has no fence; \
+                  build without -rdc=true"
+                    .to_owned(),
+        }),
+    }
+}
+
 /// Looks at parts of what will be linked.
 ///
 /// # Errors

@@ -192,8 +192,11 @@ impl Thread {
     }
 
     fn keep(&mut self, content: &Content, seen: Seen) {
-        let Some(files) = &self.files else { return };
-        let image = link::without_padding(content);
+        // Files have images as they were sent, and a later server loads them for who is not fenced.
+        let Some(files) = self.files.as_ref().filter(|_| !content.fenced) else {
+            return;
+        };
+        let image = link::without_padding(&content.bytes);
         if let Err(error) = files.keep(image, seen) {
             self.complain(&error);
         }
@@ -262,7 +265,10 @@ impl Thread {
             ));
             return None;
         };
-        let content: Content = link::padded(&image).into();
+        let content = Content {
+            bytes: link::padded(&image).into(),
+            fenced: false,
+        };
         if !images.wants(&content, file.seen) {
             return None;
         }

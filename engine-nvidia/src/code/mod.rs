@@ -11,6 +11,7 @@ pub(crate) mod link;
 pub(crate) mod load_ahead;
 pub(crate) mod loaded;
 pub(crate) mod module;
+pub(crate) mod module_fence;
 pub(crate) mod output;
 pub(crate) mod prepare;
 pub(crate) mod refused;

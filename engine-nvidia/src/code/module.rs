@@ -16,6 +16,7 @@ use crate::code::client_code::ClientCode;
 use crate::code::image::{ManagedVariable, Placed};
 use crate::code::images::ClientImage;
 use crate::code::loaded::Loaded;
+use crate::code::module_fence::ModuleFence;
 use crate::code::output::{RING, Ring};
 use crate::device::context::Context;
 use crate::memory::address_space::ClientAddressSpace;
@@ -38,6 +39,8 @@ pub(crate) struct Module {
     variables: Vec<Window>,
     /// Where its kernels print to.
     ring: Option<OwnRing>,
+    /// What it is told of what its kernels may reach, in a fenced client.
+    fence: Option<ModuleFence>,
     /// What it counts of code, if `loaded` is its own.
     _code: Option<CodeCharge>,
 }
@@ -96,8 +99,15 @@ impl Module {
             true => make_ring(context, &loaded, memory, client)?,
             false => None,
         };
+        let fence = match image.checked() {
+            Some(checked) => {
+                let own = ring.as_ref().map(|own| own.ring.place());
+                Some(ModuleFence::new(context, &loaded, checked, own, memory)?)
+            }
+            None => None,
+        };
         let mut module = Self::of(context, image, loaded, code, variables);
-        module.ring = ring;
+        (module.ring, module.fence) = (ring, fence);
         Ok(module)
     }
 
@@ -142,7 +152,22 @@ impl Module {
             attributes: Mutex::default(),
             variables,
             ring: None,
+            fence: None,
             _code: code,
+        }
+    }
+
+    /// Has it say what its kernels may reach, before the client's later work, if the client is fenced.
+    ///
+    /// # Errors
+    /// What a kernel of its context was not let do before, and the driver's status.
+    pub(crate) fn renew_fence(&self, memory: &mut ClientAddressSpace) -> Result<(), CUresult> {
+        match &self.fence {
+            Some(fence) => {
+                self.context.check_record()?;
+                fence.renew(memory)
+            }
+            None => Ok(()),
         }
     }
 

@@ -10,6 +10,7 @@ use ptx::image::fatbin::{EntryKind, entries};
 use ptx::image::{ImageKind, Limits, classify};
 
 use crate::code::image::Image;
+use crate::code::images::Content;
 use crate::code::link;
 use crate::code::refused::Refused;
 use crate::code::rewrite::{self, Changes};
@@ -35,17 +36,23 @@ pub(crate) struct Prepared {
 }
 
 impl Prepared {
-    /// Makes the first `bytes` of `padded`, which a client sent, ready for a device.
+    /// Makes the first `bytes` of what a client sent ready for a device.
     ///
     /// # Errors
     /// Why it cannot be, with the log of who says so; CUDA_ERROR_NOT_READY where it is not the turn now.
     pub(crate) fn new(
         device: &Arc<Device>,
-        padded: &Arc<[u8]>,
+        content: &Content,
         bytes: usize,
         turn: Turn,
     ) -> Result<Self, Refused> {
+        let padded = &content.bytes;
         let bytes = padded.get(..bytes).unwrap_or(padded);
+        if content.fenced {
+            let part = link::only_part(bytes)?;
+            let (text, changes) = rewrite::fenced(part, device.architecture())?;
+            return Self::of_text(device, text, changes);
+        }
         if linked_image::is_linked(bytes) {
             let linked = link::link(device, bytes, turn)?;
             let names = symbols::variables(&linked.code)?;
@@ -53,16 +60,12 @@ impl Prepared {
             return Ok(Self::of(device, &linked.code, whole, names, linked.changes));
         }
         let architecture = device.architecture();
-        let mut names = symbols::variables(bytes)?;
+        let names = symbols::variables(bytes)?;
         let mut changes = Changes::default();
         let rewritten = match rewrite::rewritten(bytes, architecture) {
             Some(Ok(rewritten)) => {
                 changes.add(&rewritten);
-                let text = rewritten.text.into_bytes();
-                // It is this text that is loaded, and references have other names in it.
-                names = symbols::variables(&text)?;
-                let whole = link::padded(&text).into();
-                return Ok(Self::of(device, &text, whole, names, changes));
+                return Self::of_text(device, rewritten.text, changes);
             }
             not_rewritten => not_rewritten.and_then(Result::err),
         };
@@ -78,6 +81,14 @@ impl Prepared {
             not_rewritten: rewritten.map(|why| why.to_string()),
             ..Self::of(device, bytes, Arc::clone(padded), names, changes)
         })
+    }
+
+    /// A text that was made of an image: it is this that is loaded, and references have other names in it.
+    fn of_text(device: &Arc<Device>, text: String, changes: Changes) -> Result<Self, Refused> {
+        let text = text.into_bytes();
+        let names = symbols::variables(&text)?;
+        let whole = link::padded(&text).into();
+        Ok(Self::of(device, &text, whole, names, changes))
     }
 
     /// `whole` is the image with its padding.

@@ -17,12 +17,15 @@ use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::sync::LazyLock;
 
+use cuda_abi::CUresult;
+use ptx::fence::{Windows, fence};
 use ptx::image::fatbin::{self, EntryKind, entries};
 use ptx::image::{ImageKind, Limits, classify, select_within};
 use ptx::rewrite::{Managed, Redirect, Rewritten, has_references, rewrite};
-use ptx::{Budget, Error};
+use ptx::{Budget, Error, ErrorKind};
 
 use crate::code::output::{PRELUDE, REDIRECTS};
+use crate::code::refused::Refused;
 
 /// Bytes of text beyond which machine code that prints is left as it is.
 const MOST_TEXT: usize = 2 << 20;
@@ -61,6 +64,8 @@ pub(crate) struct Changes {
     places: HashMap<String, usize>,
     /// Its kernels print to a ring of the module's.
     pub(crate) prints: bool,
+    /// How many of its instructions are checked, if it is for fenced clients.
+    pub(crate) checked: Option<usize>,
 }
 
 impl Changes {
@@ -135,6 +140,60 @@ fn with_prelude(
         ..Budget::default()
     };
     wanted.then(|| rewrite(&ptx.text, prelude, &REPLACED, budget))
+}
+
+/// What a failed assertion does in a fenced client: the driver's own function would end everybody's context.
+static FENCED_ASSERTION: LazyLock<String> = LazyLock::new(|| {
+    let own = "call __assertfail, (openmps_a, openmps_b, openmps_c, openmps_d, openmps_e);";
+    REDIRECTS[1].definition.replace(own, "trap;")
+});
+
+/// The PTX of an image for a fenced client, or of the one part of an image that is linked: rewritten as for any other, and
+/// fenced last.
+///
+/// # Errors
+/// CUDA_ERROR_NOT_SUPPORTED for what has no PTX, is linked of several parts, or has no fence, by its name; CUDA_ERROR_INVALID_PTX
+/// for what is no PTX.
+pub(crate) fn fenced(image: &[u8], architecture: u32) -> Result<(String, Changes), Refused> {
+    let refused = |code, why: &dyn std::fmt::Display| Refused {
+        code,
+        log: format!("this client is fenced (isolation): {why}"),
+    };
+    let unsupported = CUresult::ERROR_NOT_SUPPORTED;
+    let limits = Limits {
+        max_bytes: MOST_TREE as u64,
+        ..Limits::default()
+    };
+    let ptx = select_within(image, architecture, &limits).map_err(|why| {
+        let how = "its code must come as PTX: build with -gencode arch=compute_XX,code=compute_XX";
+        refused(unsupported, &format_args!("{how} ({why})"))
+    })?;
+    if ptx.text.len() > MOST_TREE {
+        return Err(refused(unsupported, &"so long a text has no fence"));
+    }
+    let has = |word| ptx.text.contains(word);
+    let prints = has("vprintf") || has("__assertfail");
+    let prelude = if prints { PRELUDE } else { "" };
+    let mut replaced = REPLACED;
+    replaced[1].definition = &FENCED_ASSERTION;
+    replaced[1].keep = false;
+    let budget = || Budget {
+        instructions: MOST_INSTRUCTIONS,
+        ..Budget::default()
+    };
+    let why = |error: Error| {
+        let code = match error.kind {
+            ErrorKind::Unsupported(_) => unsupported,
+            _ => CUresult::ERROR_INVALID_PTX,
+        };
+        refused(code, &error)
+    };
+    let rewritten = rewrite(&ptx.text, prelude, &replaced, budget()).map_err(why)?;
+    let fenced = fence(&rewritten.text, &Windows::NONE, &|_| false, budget()).map_err(why)?;
+    let mut changes = Changes::default();
+    changes.add(&rewritten);
+    changes.checked = Some(fenced.checked);
+    Ok((fenced.text, changes))
 }
 
 /// Whether an image's machine code sets values of conditional nodes, by the driver's own function: that takes

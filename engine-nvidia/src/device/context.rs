@@ -15,6 +15,7 @@ use protocol::operations::CONTEXT_GREEN;
 
 use crate::device::Device;
 use crate::device::duration_table::DurationTable;
+use crate::device::fault_record::{FaultRecord, Told};
 use crate::device::quiesce::{PATIENCE, Running};
 use crate::device::work_signature::WorkSignature;
 use crate::driver::Driver;
@@ -42,6 +43,9 @@ pub(crate) struct Context {
     destroyed: AtomicBool,
     /// 0, or what the client was told that its device died of.
     fault: AtomicU32,
+    /// Of a fenced client, where its kernels' checks write, and whether the client was told what.
+    record: Option<Arc<FaultRecord>>,
+    denied: Told,
 }
 
 /// One of the driver's streams, as it was made.
@@ -61,6 +65,7 @@ impl Context {
         device: Arc<Device>,
         (share, flags): (u32, u32),
         observer: Arc<dyn Observer>,
+        record: Option<Arc<FaultRecord>>,
     ) -> Self {
         Self {
             id,
@@ -74,6 +79,8 @@ impl Context {
             observer,
             destroyed: AtomicBool::new(false),
             fault: AtomicU32::new(0),
+            record,
+            denied: Told::default(),
         }
     }
 
@@ -192,7 +199,37 @@ impl Context {
         if self.destroyed.load(Ordering::Acquire) {
             return Err(CUresult::ERROR_CONTEXT_IS_DESTROYED);
         }
-        Ok(())
+        self.denied.check()
+    }
+
+    /// Where the checks of a fenced client's kernels write.
+    pub(crate) fn record(&self) -> Option<&Arc<FaultRecord>> {
+        self.record.as_ref()
+    }
+
+    /// Whether a kernel of it was not let do something. The client is told, once, and from then on it takes no more work;
+    /// what the driver has runs to its end.
+    ///
+    /// # Errors
+    /// What it died of.
+    pub(crate) fn check_record(&self) -> Result<(), CUresult> {
+        let Some(record) = &self.record else {
+            return Ok(());
+        };
+        self.denied.check()?;
+        let Some(denied) = record.read() else {
+            return Ok(());
+        };
+        let code = denied.code();
+        if self.denied.is_first(code) {
+            let text = format!(
+                "{denied}, was stopped by its fence: {code}; nobody else on device {} ({}) is concerned",
+                self.device.ordinal(),
+                self.device.facts().name,
+            );
+            self.observer.fault(self.id, code, Guilt::Guilty, &text);
+        }
+        Err(code)
     }
 
     /// Whether what the driver has of it can still complete. The client is told of a fault before its

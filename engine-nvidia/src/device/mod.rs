@@ -6,6 +6,7 @@
 pub(crate) mod clock;
 pub(crate) mod context;
 pub(crate) mod duration_table;
+pub(crate) mod fault_record;
 pub(crate) mod fence;
 pub(crate) mod foreground;
 pub(crate) mod local_memory;

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 
 use cuda_abi::CUresult;
 use engine::{Owner, Region, Window};
@@ -13,6 +14,7 @@ use protocol::operations::Space;
 use crate::device::Device;
 use crate::memory::host_window::HostWindow;
 use crate::memory::physical_mappings::Physical;
+use crate::memory::reach_table::ReachTable;
 use crate::memory::shared_block::SharedBlock;
 use crate::memory::window::DeviceWindow;
 use crate::memory::zero_fill::ZeroFillProgress;
@@ -39,6 +41,8 @@ pub(crate) struct ClientAddressSpace {
     variables: BTreeMap<u64, (u64, usize)>,
     /// Blocks of other clients, by first address, with their devices.
     imports: BTreeMap<u64, (Arc<SharedBlock>, usize)>,
+    /// Of a fenced client, what its kernels may reach on each device; of others, nothing.
+    tables: Vec<ReachTable>,
 }
 
 impl ClientAddressSpace {
@@ -68,6 +72,7 @@ impl ClientAddressSpace {
             staging: HostWindow::new(first, staging, addresses),
             variables: BTreeMap::new(),
             imports: BTreeMap::new(),
+            tables: Vec::new(),
         })
     }
 
@@ -79,13 +84,55 @@ impl ClientAddressSpace {
             .collect()
     }
 
+    /// The client is fenced: from now on there is a table of what its kernels may reach. `work` is how many of its streams
+    /// have some.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_OUT_OF_MEMORY and the like.
+    pub(crate) fn fence(&mut self, work: &Arc<AtomicUsize>) -> Result<(), CUresult> {
+        for (device, window) in self.gpus.iter().zip(&mut self.devices) {
+            window.set_work(Arc::clone(work));
+            let memory = window.create_physical(device.granularity())?;
+            self.tables.push(ReachTable::new(memory));
+        }
+        Ok(())
+    }
+
+    /// What a fenced client's kernels may reach on a device.
+    pub(crate) fn table(&self, device: usize) -> Option<&ReachTable> {
+        self.tables.get(device)
+    }
+
+    /// Has the tables say what is so. Nothing for who is not fenced.
+    fn renew_tables(&mut self) -> Result<(), CUresult> {
+        let mut tables = std::mem::take(&mut self.tables);
+        let mut each = self.gpus.iter().enumerate().zip(&mut tables);
+        let renewed = each.try_for_each(|((number, on), table)| {
+            let mut windows = self.host.runs();
+            for window in &self.devices {
+                windows.extend(window.reached(on));
+            }
+            let blocks = self.imports.values().map(|(block, _)| block);
+            let reached = blocks.filter(|block| block.is_reached_by(on));
+            windows.extend(reached.map(|block| block.range()));
+            let of_device = self.devices.get_mut(number);
+            let of_device = of_device.ok_or(CUresult::ERROR_INVALID_DEVICE)?;
+            table.renew(windows, |to, bytes| of_device.set(to, bytes))
+        });
+        self.tables = tables;
+        renewed
+    }
+
     /// See [`engine::Client::commit`].
     pub(crate) fn commit(&mut self, range: Window) -> Result<(), CUresult> {
         if self.host.contains(range) {
-            return self.host.commit(range);
+            self.host.commit(range)?;
+        } else {
+            let window = self.window_of(range);
+            window.ok_or(CUresult::ERROR_INVALID_VALUE)?.commit(range)?;
         }
-        let window = self.window_of(range);
-        window.ok_or(CUresult::ERROR_INVALID_VALUE)?.commit(range)
+        let renewed = self.renew_tables();
+        renewed.inspect_err(|_| self.decommit(range))
     }
 
     /// See [`engine::Client::decommit`].
@@ -95,6 +142,12 @@ impl ClientAddressSpace {
         } else if let Some(window) = self.window_of(range) {
             window.decommit(range);
         }
+        self.after_taking_back();
+    }
+
+    /// Something is the client's no longer. That the tables cannot say so is a fault of the device's, which tells by itself.
+    fn after_taking_back(&mut self) {
+        let _ = self.renew_tables();
     }
 
     /// See [`engine::Client::window_add`].
@@ -142,7 +195,9 @@ impl ClientAddressSpace {
         range: Window,
         memory: Arc<dyn Owner>,
     ) -> Result<(), CUresult> {
-        self.host.map_external(range, memory)
+        self.host.map_external(range, memory)?;
+        let renewed = self.renew_tables();
+        renewed.inspect_err(|_| self.unmap_external(range))
     }
 
     /// See [`engine::Client::host_settle`].
@@ -156,6 +211,7 @@ impl ClientAddressSpace {
     /// See [`engine::Client::host_return`].
     pub(crate) fn unmap_external(&mut self, range: Window) {
         self.host.decommit(range);
+        self.after_taking_back();
     }
 
     /// Gives back what is overdue.
@@ -198,7 +254,8 @@ impl ClientAddressSpace {
     /// # Errors
     /// As [`HostWindow::set`].
     pub(crate) fn set_host(&mut self, range: Window, first: &[u8]) -> Result<(), CUresult> {
-        self.host.set(range, first)
+        self.host.set(range, first)?;
+        self.renew_tables()
     }
 
     /// Adds a variable of a module on a device.
@@ -306,7 +363,8 @@ impl ClientAddressSpace {
         // For what the driver itself allocates, such as variables.
         other.enable_peer(self.gpus.get(device).ok_or(nowhere)?)?;
         let mut blocks = self.imports.values().filter(|(_, at)| *at == device);
-        blocks.try_for_each(|(block, _)| block.reach(other))
+        blocks.try_for_each(|(block, _)| block.reach(other))?;
+        self.renew_tables()
     }
 
     /// The device's windows of which a range is in one.
@@ -347,7 +405,7 @@ impl ClientAddressSpace {
         let device = block.device().number();
         self.devices.get_mut(device).ok_or(invalid)?.import(block)?;
         self.imports.insert(range.base, (Arc::clone(block), device));
-        Ok(())
+        self.renew_tables()
     }
 
     /// See [`engine::Client::close`].
@@ -360,6 +418,7 @@ impl ClientAddressSpace {
                 window.peeks().wait_until_over();
             }
             self.imports.remove(&base);
+            self.after_taking_back();
         }
     }
 
@@ -397,6 +456,7 @@ impl ClientAddressSpace {
     pub(crate) fn unmap_physical(&mut self, at: Window) {
         if let Some(window) = self.window_of(at) {
             window.unmap_physical(at);
+            self.after_taking_back();
         }
     }
 
@@ -415,7 +475,8 @@ impl ClientAddressSpace {
         let device = device.ok_or(CUresult::ERROR_INVALID_DEVICE)?;
         let window = self.window_of(at);
         let window = window.ok_or(CUresult::ERROR_INVALID_VALUE)?;
-        window.access_physical(at, &device, reaches)
+        window.access_physical(at, &device, reaches)?;
+        self.renew_tables()
     }
 
     /// See [`engine::Client::peek`].

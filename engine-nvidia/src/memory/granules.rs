@@ -57,6 +57,34 @@ impl Granules {
         }
     }
 
+    /// Those that are had, in pieces that end where one is not had, in order.
+    pub(crate) fn runs(&self) -> Vec<Window> {
+        let mut runs: Vec<Window> = Vec::new();
+        let had = |index: u64| {
+            let word = self.bits.get((index / 64) as usize);
+            word.is_some_and(|bits| bits >> (index % 64) & 1 != 0)
+        };
+        let mut index = 0;
+        while index < 64 * self.bits.len() as u64 {
+            if index.is_multiple_of(64) && self.bits[(index / 64) as usize] == 0 {
+                index += 64;
+                continue;
+            }
+            let base = self.base + index * GRANULE;
+            if had(index) {
+                match runs.last_mut() {
+                    Some(last) if last.base + last.bytes == base => last.bytes += GRANULE,
+                    _ => runs.push(Window {
+                        base,
+                        bytes: GRANULE,
+                    }),
+                }
+            }
+            index += 1;
+        }
+        runs
+    }
+
     /// The words and the bits in them that stand for a range.
     fn masks(&self, range: Window) -> impl Iterator<Item = (usize, u64)> + use<> {
         let first = (range.base - self.base) / GRANULE;
@@ -105,6 +133,11 @@ mod tests {
         assert!(granules.has_all(range(128 * GRANULE, 129 * GRANULE)));
         assert!(!granules.has_any(range(200 * GRANULE, 100_000 * GRANULE)));
         assert_eq!(granules.bytes(), (199 - 64) * GRANULE);
+        let runs = [
+            range(GRANULE, 64 * GRANULE),
+            range(128 * GRANULE, 200 * GRANULE),
+        ];
+        assert_eq!(granules.runs(), runs);
         granules.set(range(0, 66 * GRANULE), true);
         assert_eq!(granules.bytes(), (200 - 62) * GRANULE);
     }

@@ -78,6 +78,11 @@ impl HostWindow {
         self.granules.has_all(range)
     }
 
+    /// What the client has of it, in pieces.
+    pub(crate) fn runs(&self) -> Vec<Window> {
+        self.granules.runs()
+    }
+
     /// How many bytes from an address on lie in one registration; 0 if it lies in none.
     pub(crate) fn registered_from(&self, address: u64) -> u64 {
         registered_from(&self.registrations.lock(), address)

@@ -9,6 +9,7 @@ pub(crate) mod host_window;
 pub(crate) mod peek;
 pub(crate) mod physical;
 pub(crate) mod physical_mappings;
+pub(crate) mod reach_table;
 pub(crate) mod shared_block;
 mod spans;
 pub(crate) mod tensor_map;

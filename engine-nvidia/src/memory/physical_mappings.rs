@@ -95,6 +95,13 @@ impl PhysicalMappings {
         true
     }
 
+    /// Where something is mapped, and for a device.
+    pub(super) fn reached(&self, on: &Device) -> impl Iterator<Item = Window> {
+        let mappings = self.0.values().map(|mapped| &mapped.mapping);
+        let reached = mappings.filter(|mapping| mapping.is_reached(on));
+        reached.map(Mapping::at)
+    }
+
     /// Whether something is mapped in a part of a range.
     pub(super) fn has_any(&self, range: Window) -> bool {
         let before = self.0.range(..range.base + range.bytes).next_back();

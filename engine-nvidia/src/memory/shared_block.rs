@@ -51,6 +51,11 @@ impl SharedBlock {
         &self.cleared
     }
 
+    /// Whether a device reaches it.
+    pub(crate) fn is_reached_by(&self, device: &Device) -> bool {
+        self.chunks.iter().all(|chunk| chunk.is_reached(device))
+    }
+
     /// Lets a device reach it.
     ///
     /// # Errors

@@ -123,6 +123,11 @@ impl Spans {
         }
     }
 
+    /// What the client has, in pieces.
+    pub(super) fn runs(&self) -> impl Iterator<Item = Window> {
+        self.0.iter().flat_map(|span| span.granules.runs())
+    }
+
     /// Bytes that the client has.
     pub(super) fn used(&self) -> u64 {
         self.0.iter().map(|span| span.granules.bytes()).sum()

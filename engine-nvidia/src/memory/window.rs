@@ -9,6 +9,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use cuda_abi::CUresult;
@@ -55,6 +56,9 @@ pub(crate) struct DeviceWindow {
     /// Ranges that were taken back while memory was still being cleared, or looked at.
     leaving: Vec<Window>,
     peeks: DevicePeeks,
+    /// Of a fenced client, how many of its streams have work: what was taken back stays mapped as long, since a kernel that
+    /// runs already may still be let reach it, and would end everybody's context.
+    work: Option<Arc<AtomicUsize>>,
 }
 
 impl DeviceWindow {
@@ -80,6 +84,7 @@ impl DeviceWindow {
             clearing: Handle(CUstream::NULL),
             leaving: Vec::new(),
             peeks: DevicePeeks::new(device),
+            work: None,
         })
     }
 
@@ -114,6 +119,22 @@ impl DeviceWindow {
     /// it.
     pub(crate) fn has(&self, range: Window, on: &Device) -> bool {
         self.spans.has_all(range) || self.physical.has_all(range, on)
+    }
+
+    /// The client is fenced, and so many of its streams have work.
+    pub(crate) fn set_work(&mut self, work: Arc<AtomicUsize>) {
+        self.work = Some(work);
+    }
+
+    /// What the client's work on a device may be let reach, in pieces: all chunks are for the same devices, and what the
+    /// client mapped itself for those that it says.
+    pub(crate) fn reached(&self, on: &Arc<Device>) -> Vec<Window> {
+        let mut all = [&self.device].into_iter().chain(&self.peers);
+        let mut windows: Vec<Window> = self.physical.reached(on).collect();
+        if all.any(|device| Arc::ptr_eq(device, on)) {
+            windows.extend(self.spans.runs());
+        }
+        windows
     }
 
     /// Lets another device reach the client's memory here, what there is and what there will be.
@@ -269,8 +290,8 @@ impl DeviceWindow {
         let written = (|| {
             let driver = device.enter()?;
             let clearing = self.clearing_stream(driver)?;
-            // SAFETY: the destination is a variable of a module that is being loaded, large enough for
-            // the bytes, as the caller knows; from pageable memory the driver has taken them when it returns.
+            // SAFETY: the destination is a variable of a module or the table of what the client reaches, large enough
+            // for the bytes, as the caller knows; from pageable memory the driver has taken them when it returns.
             unsafe {
                 driver.cuMemcpyHtoDAsync_v2(to, bytes.as_ptr().cast(), bytes.len(), clearing)?;
             }
@@ -434,12 +455,18 @@ impl DeviceWindow {
         }
         let device = Arc::clone(&self.device);
         if let Ok(driver) = device.enter()
-            && self.is_clear(driver)
+            && self.may_release(driver)
         {
             for range in std::mem::take(&mut self.leaving) {
                 self.release(driver, range);
             }
         }
+    }
+
+    /// Whether chunks may go.
+    fn may_release(&self, driver: &Driver) -> bool {
+        let works = |work: &Arc<AtomicUsize>| work.load(Ordering::Acquire) != 0;
+        self.is_clear(driver) && !self.work.as_ref().is_some_and(works)
     }
 
     /// Whether no memory is being cleared or looked at.
@@ -464,7 +491,7 @@ impl DeviceWindow {
 
     /// Gives the chunks back that touch a range and of which the client has nothing.
     fn release(&mut self, driver: &Driver, range: Window) {
-        if !self.is_clear(driver) {
+        if !self.may_release(driver) {
             self.leaving.push(range);
             return;
         }

@@ -55,7 +55,7 @@ pub(crate) struct ClientStreams {
     /// Streams that have work, other than those that somebody is looking at.
     busy: Mutex<Vec<Arc<Stream>>>,
     /// How many streams have work.
-    busy_count: AtomicUsize,
+    busy_count: Arc<AtomicUsize>,
     contexts: Mutex<Vec<Arc<Context>>>,
     /// Kernels that it has left behind.
     left: Mutex<Vec<String>>,
@@ -86,7 +86,7 @@ impl ClientStreams {
             run_nodes: Arc::new(BoundedCount::of(MOST_RUN_NODES)),
             unsignalled: Mutex::default(),
             busy: Mutex::default(),
-            busy_count: AtomicUsize::new(0),
+            busy_count: Arc::default(),
             contexts: Mutex::default(),
             left: Mutex::default(),
             below_normal: AtomicBool::new(false),
@@ -117,6 +117,11 @@ impl ClientStreams {
             return least;
         }
         asked.saturating_sub(1).clamp(most.min(least), least)
+    }
+
+    /// How many streams have work, for who must not take away what they may use.
+    pub(crate) fn busy_count(&self) -> &Arc<AtomicUsize> {
+        &self.busy_count
     }
 
     /// Whether any stream has work.

@@ -232,6 +232,43 @@ impl Controls {
         }
     }
 
+    /// The text of the module that was loaded last, as it was loaded.
+    pub fn text(&self) -> String {
+        // SAFETY: the function has this type in `driver.c`, and gives a string that is never freed.
+        unsafe {
+            let text = self
+                .library
+                .get::<unsafe extern "C" fn() -> *const std::ffi::c_char>(b"fake_text\0")
+                .unwrap();
+            std::ffi::CStr::from_ptr(text())
+                .to_str()
+                .unwrap()
+                .to_owned()
+        }
+    }
+
+    /// The words that say what the kernels of that module may reach.
+    pub fn fence(&self) -> [u64; 5] {
+        self.words(b"fake_fence\0")
+    }
+
+    /// The first words of what only that module's kernels may reach.
+    pub fn list(&self) -> [u64; 2] {
+        self.words(b"fake_list\0")
+    }
+
+    fn words<const COUNT: usize>(&self, what: &[u8]) -> [u64; COUNT] {
+        // SAFETY: the functions that are named here have this type in `driver.c`, and give as many words of a module that
+        // is there.
+        unsafe {
+            let place = self
+                .library
+                .get::<unsafe extern "C" fn() -> u64>(what)
+                .unwrap();
+            *(place() as *const [u64; COUNT])
+        }
+    }
+
     fn count(&self, what: i32) -> i64 {
         // SAFETY: the function has this type in `driver.c`.
         unsafe {

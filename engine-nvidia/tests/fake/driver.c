@@ -23,6 +23,7 @@
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <elf.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
@@ -439,8 +440,12 @@ R cuMemGetAllocationGranularity(size_t *n, void *p, unsigned o) { *n = 2 << 20; 
 R cuMemAddressReserve(P *at, size_t n, size_t a, P want, uint64_t f) {
     if (scarce()) return OUT_OF_MEMORY;
     static _Atomic P next = 0x300000000000;
-    if (!want) want = atomic_fetch_add(&next, n); /* anywhere, at a multiple of the granularity */
-    void *p = mmap((void *)want, n, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, anywhere = !want;
+    void *p;
+    do { /* anywhere is at a multiple of the granularity, where no other fake in this process has something */
+        if (anywhere) want = atomic_fetch_add(&next, n);
+        p = mmap((void *)want, n, PROT_NONE, anywhere ? flags | MAP_FIXED_NOREPLACE : flags, -1, 0);
+    } while (anywhere && p == MAP_FAILED && errno == EEXIST);
     *at = (P)p;
     return p == MAP_FAILED ? OUT_OF_MEMORY : OK;
 }
@@ -596,7 +601,7 @@ R cuTensorMapEncodeIm2colWide(void *m, unsigned t, unsigned r, void *a, uint64_t
 }
 R cuTensorMapReplaceAddress(uint64_t *m, void *a) { m[1] = (P)a; return (uintptr_t)m % 64 || m[0] > 3 ? INVALID_VALUE : OK; }
 
-struct module { char name[64]; long variable[8]; char *text, *code; char *sections[16]; unsigned apart; int gone; };
+struct module { char name[64]; long variable[8], fence[5], list[64]; char *text, *code; char *sections[16]; unsigned apart; int gone; };
 /* Reads machine code: gives the text in it, and makes memory of the sections that hold variables. */
 static const char *of_elf(struct module *m, const char *image) {
     const Elf64_Ehdr *file = (void *)image;
@@ -615,6 +620,10 @@ static const char *of_elf(struct module *m, const char *image) {
     memcpy(m->code = malloc(end), image, end);
     return memmem(image, end, ".version", 8);
 }
+static struct module *last_module; /* that was loaded, and has a client's text */
+const char *fake_text(void) { return last_module->text; }
+P fake_fence(void) { return (P)last_module->fence; }
+P fake_list(void) { return (P)last_module->list; }
 R cuModuleLoadDataEx(struct module **m, const char *image, unsigned n, unsigned *options, void **values) {
     if (scarce()) return OUT_OF_MEMORY;
     const char *entry = 0, *text = image;
@@ -633,6 +642,7 @@ R cuModuleLoadDataEx(struct module **m, const char *image, unsigned n, unsigned 
 #endif
     sscanf(entry, ".entry %63[a-z_]", (*m)->name);
     (*m)->text = strdup(text);
+    if (!strstr(text, "openmps_mark")) last_module = *m;
     live_modules += !strstr(text, "openmps_mark"); /* which goes with the context */
     return sticky;
 }
@@ -675,7 +685,9 @@ static R of_symbol(P *at, size_t *n, struct module *m, const char *name) {
 R cuModuleGetGlobal_v2(P *at, size_t *n, struct module *m, const char *name) {
     if (m->code) return of_symbol(at, n, m, name);
     /* Of what the engine adds to a text, each variable is the end of the room, and references are before that. */
-    int there = strstr(m->text, name) != 0, added = there && strstr(name, "openmps");
+    int there = strstr(m->text, name) != 0, fence = there && !strcmp(name, "openmps$fence"), list = there && !strcmp(name, "openmps$fence_variables");
+    if (fence || list) return *at = (P)(fence ? m->fence : m->list), *n = fence ? sizeof m->fence : sizeof m->list, OK;
+    int added = there && strstr(name, "openmps");
     int reference = there && (strstr(name, "$texture") || strstr(name, "$surface"));
     if (!added && !reference && strcmp(name, "room")) return NOT_FOUND;
     *at = (P)(m->variable + (added ? 6 : reference ? 5 : 0));

@@ -90,17 +90,31 @@ impl Guest {
 
     /// A client of a group, without a context.
     pub fn in_group(engine: &dyn Engine, share: Share, group: Option<u32>) -> Self {
-        Self::with(engine, share, group, Arc::new(Bound::new(u64::MAX)))
+        Self::with(engine, share, group, Arc::new(Bound::new(u64::MAX)), false)
     }
 
     /// A client for which a server holds so much of its own memory, with context 0 on device 0.
     pub fn with_held(engine: &dyn Engine, held: Arc<Bound>) -> Self {
-        let mut guest = Self::with(engine, Share::default(), None, held);
+        let mut guest = Self::with(engine, Share::default(), None, held, false);
         guest.context(0, 0);
         guest
     }
 
-    fn with(engine: &dyn Engine, share: Share, group: Option<u32>, held: Arc<Bound>) -> Self {
+    /// A fenced client, with everything of the device, and context 0 on device 0.
+    pub fn fenced(engine: &dyn Engine) -> Self {
+        let held = Arc::new(Bound::new(u64::MAX));
+        let mut guest = Self::with(engine, Share::default(), None, held, true);
+        guest.context(0, 0);
+        guest
+    }
+
+    fn with(
+        engine: &dyn Engine,
+        share: Share,
+        group: Option<u32>,
+        held: Arc<Bound>,
+        fenced: bool,
+    ) -> Self {
         let devices = engine.devices().len();
         let extents = Extents::take(devices + 2);
         let windows = extents.0[..devices].to_vec();
@@ -129,6 +143,7 @@ impl Guest {
             staging: region(&staging),
             share,
             group,
+            fenced,
             held,
             observer: Arc::clone(&observer) as Arc<dyn Observer>,
         };

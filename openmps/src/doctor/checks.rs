@@ -37,6 +37,7 @@ pub(super) fn all() -> Vec<Finding> {
     }
     findings.push(confinement::possible(Kernel::running()));
     findings.push(limits());
+    findings.extend(isolation());
     findings.push(descriptors());
     findings.extend(machine::driver(Path::new("/")));
     findings.push(machine::library(
@@ -271,6 +272,27 @@ fn limits() -> Finding {
         Ok(()) => Finding::ok(SUBJECT, "those in the environment, if any, can be read"),
         Err(error) => Finding::problem(SUBJECT, error.to_string(), "mend or unset the variable"),
     }
+}
+
+/// What the environment says of how programs that are started in it are kept apart, if it does.
+fn isolation() -> Option<Finding> {
+    const SUBJECT: &str = "isolation";
+    const VARIABLE: &str = "OPENMPS_ISOLATION";
+    let text = std::env::var_os(VARIABLE)?;
+    let text = text.to_string_lossy();
+    Some(match protocol::limits::is_fenced(&text) {
+        Ok(true) => Finding::ok(
+            SUBJECT,
+            format!("{VARIABLE}={text}: programs that are started here are fenced"),
+        ),
+        Ok(false) => Finding::ok(
+            SUBJECT,
+            format!(
+                "{VARIABLE}={text}: programs that are started here are not fenced by themselves"
+            ),
+        ),
+        Err(error) => Finding::problem(SUBJECT, error.to_string(), "mend or unset the variable"),
+    })
 }
 
 fn descriptors() -> Finding {

@@ -44,6 +44,9 @@ message! {
         pub job: Option<String>,
         /// OPENMPS_KERNEL_TIME_LIMIT, as it stands in the environment.
         pub kernel_time: Option<String>,
+        /// OPENMPS_ISOLATION, as it stands in the environment; in an Admit, whether its kernels are fenced, see
+        /// [`is_fenced`](crate::limits::is_fenced).
+        pub isolation: Option<String>,
     }
 
     /// A client's first packet.

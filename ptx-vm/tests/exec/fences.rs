@@ -1,7 +1,7 @@
 //! Fenced programs (`ptx::fence`) on the executor, in memory that it would let them reach: what they must not reach is
 //! a neighbour's, and the fence alone stands between.
 
-use ptx::fence::{Fault, VARIABLE, Windows, fence};
+use ptx::fence::{Fault, PAGE, VARIABLE, VARIABLES, Windows, fence};
 
 use crate::gpu::{Args, Gpu};
 
@@ -16,8 +16,8 @@ const ALL: Windows = Windows {
 const CANARY: u32 = 0xc5c5_c5c5;
 /// Bytes of the client's first window.
 const OWN: u64 = 4096;
-/// Bytes of its second one, which ends where no boundary is.
-const SECOND: u64 = 100;
+/// Bytes of its second one, behind which the same memory goes on.
+const SECOND: u64 = PAGE;
 
 /// A text with fences that let everything through; nothing if it is refused.
 pub fn fenced_or_empty(text: &str) -> String {
@@ -45,14 +45,21 @@ impl Client {
         let mut neighbours = vec![gpu.upload(&canaries)];
         let own = gpu.upload(&[0_u8; OWN as usize]);
         neighbours.push(gpu.upload(&canaries));
-        // All of the granule is there for the executor, and the client has the first bytes.
-        let second = gpu.upload(&canaries);
+        // All of the granule is there for the executor, and the client has the first page.
+        let second = gpu.upload(&[CANARY; 2 * SECOND as usize / 4]);
         gpu.write(second, &[0_u8; SECOND as usize]);
         neighbours.push(second);
         let record = gpu.upload(&[0_u64; 2]);
-        let table = gpu.upload(&[second, second + SECOND]);
-        let words = [own, OWN, table, 1, record];
-        gpu.write(gpu.global(VARIABLE), &words);
+        // Words of nothing may stand between.
+        let table = gpu.upload(&[0, Windows::word(second, SECOND).unwrap(), 0]);
+        let windows = Windows {
+            base: own,
+            size: OWN,
+            table,
+            count: 3,
+            record,
+        };
+        gpu.write(gpu.global(VARIABLE), &windows.words());
         Self {
             gpu,
             own,
@@ -75,13 +82,9 @@ impl Client {
     /// Whether nobody's memory was written but the client's.
     fn neighbours_are_whole(&self) -> bool {
         self.neighbours.iter().all(|&start| {
-            let words = self.gpu.read::<u32>(start, OWN as usize / 4);
-            let own = if start == self.second {
-                SECOND as usize / 4
-            } else {
-                0
-            };
-            words[own..].iter().all(|&word| word == CANARY)
+            let beyond = if start == self.second { SECOND } else { 0 };
+            let words = self.gpu.read::<u32>(start + beyond, OWN as usize / 4);
+            words.iter().all(|&word| word == CANARY)
         })
     }
 }
@@ -235,8 +238,9 @@ fn the_second_window_ends_at_its_last_byte() {
     assert_eq!(at(client.second + SECOND - 1), None);
     let next = client.second + SECOND;
     assert_eq!(at(next), Some((Fault::Address as u32, next)));
-    let client = Client::new(&kernel("st.global.u64 [%a], %x0;"));
-    let straddles = client.second + 96;
+    let form = "cp.async.bulk.global.shared::cta.bulk_group [%a], [tile], 32; cp.async.bulk.commit_group; cp.async.bulk.wait_group 0;";
+    let client = Client::new(&kernel(form));
+    let straddles = client.second + SECOND - 16;
     let fault = client.run(&Args::new().ptr(straddles).ptr(out));
     assert_eq!(fault, Some((Fault::Address as u32, straddles)));
     assert!(client.neighbours_are_whole());
@@ -315,6 +319,36 @@ fn variables_are_reached_by_name_inside_and_checked_beyond() {
     let fault = client.run(&Args::new().ptr(0).ptr(0));
     assert_eq!(fault, Some((Fault::Address as u32, table + 16)));
     assert_eq!(client.gpu.read::<u32>(table, 4), [0, 0, 0, 3]);
+}
+
+/// What a kernel does by address with variables of its own, of every linkage that this text decides, and the word behind one.
+#[test]
+fn variables_are_reached_by_address_and_no_further() {
+    let text = ".version 9.0\n.target sm_75\n.address_size 64\n.global .align 4 .b32 hidden[3];\n\
+        .visible .global .align 4 .b32 table[4];\n.weak .global .align 8 .b8 bytes[8];\n\
+        .visible .entry k(.param .u64 a, .param .u64 o) { .reg .b32 %r<4>; .reg .b64 %a, %x; mov.u32 %r0, 3;\n\
+        ld.param.u64 %a, [a]; mov.u64 %x, NAME; add.s64 %x, %x, %a; st.global.u32 [%x], %r0; ret; }";
+    for (name, bytes) in [("hidden", 12), ("table", 16), ("bytes", 8)] {
+        let client = Client::new(&text.replace("NAME", name));
+        let at = client.gpu.global(name);
+        for offset in (0..bytes).step_by(4) {
+            assert_eq!(
+                client.run(&Args::new().u64(offset)),
+                None,
+                "{name}+{offset}"
+            );
+            assert_eq!(client.gpu.read::<u32>(at + offset, 1), [3], "{name}");
+        }
+        for offset in [bytes, 0_u64.wrapping_sub(4)] {
+            let fault = client.run(&Args::new().u64(offset));
+            let place = at.wrapping_add(offset);
+            assert_eq!(fault, Some((Fault::Address as u32, place)), "{name}");
+        }
+        // The lists that say so are in no window.
+        let list = client.gpu.global(VARIABLES);
+        let fault = client.run(&Args::new().u64(list.wrapping_sub(at)));
+        assert_eq!(fault, Some((Fault::Address as u32, list)));
+    }
 }
 
 /// A kernel that calls what `%a` points to, or jumps by it.

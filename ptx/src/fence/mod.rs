@@ -29,7 +29,7 @@ use std::fmt::Write as _;
 use std::ops::Range;
 
 use crate::Budget;
-use crate::ast::{Base, Function, Module};
+use crate::ast::{Base, Function, Linkage, Module, Space};
 use crate::error::{Error, ErrorKind};
 use crate::lexer::Token;
 use crate::source::{Edits, SourceToken, end_of_braces, end_of_line, words};
@@ -38,6 +38,10 @@ use statement::Statement;
 
 /// The name of the constant variable that describes the windows: five words of 64 bits, as in [`Windows`].
 pub const VARIABLE: &str = "openmps$fence";
+/// The variable that says what only this text's kernels may reach: an address and bytes for each piece. The first is
+/// nothing, and whoever loads the text may write one there; those behind are the text's own variables, whose addresses
+/// the driver writes.
+pub const VARIABLES: &str = "openmps$fence_variables";
 /// The function that looks at an address for which the check in place is not enough.
 const CHECK: &str = "openmps$fence_check";
 /// The function that ends a thread.
@@ -46,6 +50,12 @@ const STOP: &str = "openmps$fence_stop";
 const TARGET: &str = "openmps$fence_target";
 /// Their text.
 const FUNCTIONS: &str = include_str!("fence.ptx");
+/// The most variables of a text, which are looked at one after another.
+const MOST_VARIABLES: usize = 1 << 12;
+/// Bytes of a page: other windows than the largest begin and end at pages.
+pub const PAGE: u64 = 4096;
+/// Bits of a [word of the table](Windows::word) that are the window's pages.
+const PAGES_BITS: u32 = 28;
 /// Their prototypes.
 const PROTOTYPES: &str = ".weak .func openmps$fence_stop(.param .b32 kind, .param .b32 line, \
     .param .b64 address);\n.weak .func openmps$fence_check(.param .b64 address, .param .b64 size, \
@@ -81,12 +91,48 @@ pub struct Windows {
     pub base: u64,
     /// Bytes of it, a multiple of 128.
     pub size: u64,
-    /// Where the beginnings and ends of all others stand, in memory that is none of the client's.
+    /// Where all its windows stand, a [word](Windows::word) each, in memory that is none of the client's. Words may be
+    /// written at any time, each at once: a kernel that runs sees one window or the other.
     pub table: u64,
-    /// How many they are.
+    /// How many words they are.
     pub count: u64,
     /// Where its fault record is: 16 bytes that are none of the client's, zeroes as long as nothing was wrong.
     pub record: u64,
+}
+
+impl Windows {
+    /// Nothing is inside. What is denied then is a fault of the device's, as the record is nowhere.
+    pub const NONE: Self = Self {
+        base: 0,
+        size: 0,
+        table: 0,
+        count: 0,
+        record: 0,
+    };
+
+    /// The word of the table that stands for a window, both in [pages](PAGE). 0 stands for none.
+    /// `None` for one that begins or ends elsewhere, is larger than 1 TiB, or ends beyond 2^48.
+    #[must_use]
+    pub const fn word(base: u64, bytes: u64) -> Option<u64> {
+        let (first, pages) = (base / PAGE, bytes / PAGE);
+        let is_whole = base.is_multiple_of(PAGE) && bytes.is_multiple_of(PAGE);
+        if !is_whole || pages >> PAGES_BITS != 0 || (first + pages) >> (64 - PAGES_BITS) != 0 {
+            return None;
+        }
+        Some(first << PAGES_BITS | pages)
+    }
+
+    /// Where the window of a word begins.
+    #[must_use]
+    pub const fn base_of(word: u64) -> u64 {
+        (word >> PAGES_BITS) * PAGE
+    }
+
+    /// The words of [`VARIABLE`], as they stand in memory.
+    #[must_use]
+    pub const fn words(&self) -> [u64; 5] {
+        [self.base, self.size, self.table, self.count, self.record]
+    }
 }
 
 /// A text with fences.
@@ -129,6 +175,7 @@ pub fn fence(
     if taken.len() > MOST_CALLED {
         return Err(refused(1, "so many functions whose addresses are taken"));
     }
+    let own = variables(&module)?;
     let bodies = module
         .functions
         .iter()
@@ -174,10 +221,18 @@ pub fn fence(
         }
         let functions = FUNCTIONS
             .replace("SPACES", &spaces)
-            .replace("TARGETS", &targets);
+            .replace("TARGETS", &targets)
+            .replace("COUNT", &(1 + own.len()).to_string());
         let is_shared = "isspacep.shared %is, %address;\n";
         let wider = "isspacep.shared::cluster %is, %address;\n";
         text.push('\n');
+        let words = own.iter().map(|(name, bytes)| format!(", {name}, {bytes}"));
+        let _ = writeln!(
+            text,
+            ".weak .global .align 8 .u64 {VARIABLES}[{}] = {{0, 0{}}};",
+            2 + 2 * own.len(),
+            words.collect::<String>()
+        );
         match cluster {
             true => text.push_str(&functions.replace(is_shared, wider)),
             false => text.push_str(&functions),
@@ -185,6 +240,24 @@ pub fn fence(
     }
     verify::verify(&text, provided)?;
     Ok(Fenced { text, checked })
+}
+
+/// The variables of a text in global memory, which its kernels may reach by any address, and their bytes.
+fn variables<'src>(module: &Module<'src>) -> Result<Vec<(&'src str, u64)>, Error> {
+    let in_functions = module.functions.iter().flat_map(|it| &it.variables);
+    if let Some(variable) = in_functions.clone().find(|it| it.space == Space::Global) {
+        let what = "a variable in global memory inside of a function";
+        return Err(refused(variable.line, what));
+    }
+    let all = module.variables.iter();
+    let own: Vec<_> = all
+        .filter(|it| it.space == Space::Global && it.linkage != Linkage::Extern && it.size > 0)
+        .map(|variable| (variable.name, variable.size))
+        .collect();
+    match own.len() > MOST_VARIABLES {
+        true => Err(refused(1, "so many variables")),
+        false => Ok(own),
+    }
 }
 
 fn refused(line: u32, what: &str) -> Error {

@@ -75,6 +75,34 @@ fn what_has_no_fence_is_refused_by_name() {
 }
 
 #[test]
+fn variables_that_no_list_can_name_are_refused() {
+    let inside = kernel(".global .b32 inside;").replace(".global .texref picture;\n", "");
+    let error = fenced(&inside).unwrap_err();
+    assert!(error.starts_with("line 7: "), "{error}");
+    assert!(error.contains("inside of a function"), "{error}");
+    let many: String = (0..5000)
+        .map(|at| format!(".global .b32 v{at};\n"))
+        .collect();
+    let error = fenced(&format!("{HEAD}{many}")).unwrap_err();
+    assert!(error.contains("so many variables"), "{error}");
+}
+
+#[test]
+fn a_window_is_one_word() {
+    assert_eq!(Windows::word(0x7000, 0x3000), Some(7 << 28 | 3));
+    assert_eq!(Windows::word(1 << 47, 1 << 39), Some(1 << 63 | 1 << 27));
+    for (base, bytes) in [
+        (0x7001, 0x1000),
+        (0x7000, 0x1001),
+        (0x1000, 1 << 40),
+        ((1 << 48) - 0x1000, 0x1000),
+        (1 << 48, 0x1000),
+    ] {
+        assert_eq!(Windows::word(base, bytes), None, "{base:x} {bytes:x}");
+    }
+}
+
+#[test]
 fn what_reaches_nothing_stays_as_it_is() {
     let text = kernel(
         "ld.param.u64 %a, [map]; st.shared.u32 [tile], %r1; add.s32 %r1, %r1, 1; bar.sync 0;",

@@ -32,6 +32,8 @@ pub(super) struct Limits {
     pub(super) partitioned: bool,
     /// How long a kernel may run.
     pub(super) kernel_time: Option<Duration>,
+    /// Whether its kernels are to reach nothing but its own memory.
+    pub(super) fenced: bool,
 }
 
 impl Limits {
@@ -50,12 +52,17 @@ impl Limits {
             None => 0,
         };
         let kernel_time = fields.kernel_time.as_deref().map(limits::kernel_time);
+        let fenced = match &fields.isolation {
+            Some(text) => limits::is_fenced(text).map_err(|error| refuse(&error))?,
+            None => false,
+        };
         let text = fields.memory_limit.as_deref().unwrap_or("");
         Ok(Self {
             visible_percentages: vec![percentage; devices.len()],
             reserved: vec![false; devices.len()],
             partitioned: false,
             kernel_time: kernel_time.transpose().map_err(|error| refuse(&error))?,
+            fenced,
             share: Share {
                 percentage,
                 priority,

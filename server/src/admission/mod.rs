@@ -218,6 +218,7 @@ pub fn admit(
             staging: region(&staging),
             share: limits.share,
             group: membership.compute,
+            fenced: limits.fenced,
             held: held.clone(),
             observer: observer.clone(),
         })

@@ -25,6 +25,8 @@ pub enum Sharing {
         openmps: PathBuf,
         /// `soft` or `nvidia`.
         engine: &'static str,
+        /// Whether all clients ask to be fenced.
+        fenced: bool,
     },
     /// NVIDIA's MPS, which is on the path.
     NvidiaMps,
@@ -34,8 +36,14 @@ impl Sharing {
     /// Its name in the table.
     pub fn name(&self) -> &'static str {
         match self {
-            Self::OpenMps { engine: "soft", .. } => "OpenMPS, software GPU",
-            Self::OpenMps { .. } => "OpenMPS",
+            Self::OpenMps {
+                engine: "soft",
+                fenced: false,
+                ..
+            } => "OpenMPS, software GPU",
+            Self::OpenMps { engine: "soft", .. } => "OpenMPS, software GPU, fenced",
+            Self::OpenMps { fenced: false, .. } => "OpenMPS",
+            Self::OpenMps { .. } => "OpenMPS, fenced",
             Self::NvidiaMps => "NVIDIA MPS",
         }
     }
@@ -152,9 +160,14 @@ impl Scene {
 
     fn client_in(&self, environment: &[(&str, &str)], words: &[&str]) -> Client {
         let mut command = match &self.sharing {
-            Sharing::OpenMps { openmps, .. } => {
+            Sharing::OpenMps {
+                openmps, fenced, ..
+            } => {
                 let mut command = Command::new(openmps);
                 command.args(["run", "--"]).arg(&self.program);
+                if *fenced {
+                    command.env("OPENMPS_ISOLATION", "fenced");
+                }
                 command
             }
             Sharing::NvidiaMps => Command::new(&self.program),

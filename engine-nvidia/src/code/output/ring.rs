@@ -156,6 +156,11 @@ impl Ring {
         self.memory.0.as_ptr() as u64
     }
 
+    /// That address, and how many bytes kernels may write from there on.
+    pub(crate) fn place(&self) -> (u64, u64) {
+        (self.address(), self.bytes() as u64)
+    }
+
     /// Bytes of memory that it takes.
     pub(crate) fn bytes(&self) -> usize {
         8 * self.words

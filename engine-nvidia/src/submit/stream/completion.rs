@@ -79,6 +79,7 @@ impl Stream {
         if self.last.calm.load(Ordering::Acquire)
             && self.word.load() == self.last.word.load(Ordering::Relaxed)
             && self.context.check_told().is_ok()
+            && self.context.check_record().is_ok()
         {
             return self.polled(false, true);
         }
@@ -129,6 +130,8 @@ impl Stream {
             self.land(state);
             let word = self.word.load();
             self.last.word.store(word, Ordering::Relaxed);
+            // After the word: what has come may have been denied something.
+            let denied = self.context.check_record();
             while let Some(front) = state.issued.front() {
                 let come = has_reached(word, front.fence_value);
                 if !come && dead.is_ok() {
@@ -137,7 +140,11 @@ impl Stream {
                 let Some(mut issued) = state.issued.pop_front() else {
                     break;
                 };
-                let result = if come { issued.result } else { dead };
+                let result = if come {
+                    issued.result.and(denied)
+                } else {
+                    dead
+                };
                 if let CompletionAction::Deliver(readback) = issued.after {
                     state.bounce = Some(readback.end(result.is_ok()));
                     issued.after = CompletionAction::Nothing;
