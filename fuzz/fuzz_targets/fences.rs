@@ -25,7 +25,7 @@ const OWN: [u64; 2] = [2, 5];
 /// The granule with the table and the record.
 const DESCRIPTION: u64 = 0;
 /// The granule with the variable that says where they are: the executor has all variables at one place.
-const VARIABLES: u64 = 7;
+const GLOBALS: u64 = 7;
 const CANARY: u8 = 0xc5;
 /// Turns that a block may have.
 const TURNS: usize = 40;
@@ -173,7 +173,7 @@ fuzz_target!(|bytes: &[u8]| {
         return;
     }
     // All variables stand at the start of its own memory, but for the description of the windows.
-    let description = base + VARIABLES * GRANULE;
+    let description = base + GLOBALS * GRANULE;
     let words = windows.words();
     // Nor has the list of its variables them anywhere: all of them are in its window.
     let list = description + 64;
@@ -252,7 +252,7 @@ fuzz_target!(|bytes: &[u8]| {
         cancel.store(false, Ordering::Relaxed);
     }
     let neighbours = (0..GRANULES).filter(|granule| !OWN.contains(granule));
-    for granule in neighbours.filter(|&granule| granule != DESCRIPTION && granule != VARIABLES) {
+    for granule in neighbours.filter(|&granule| granule != DESCRIPTION && granule != GLOBALS) {
         assert!(whole(base, granule), "granule {granule} was touched");
     }
     for (at, word) in (0..).zip(words) {

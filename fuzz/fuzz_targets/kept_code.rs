@@ -69,6 +69,7 @@ fn look_up(module: &Module) {
             textures: Arc::default(),
             cancel: Arc::default(),
             grid_id: 1,
+            graph: 0,
             sm_count: 1,
             services: Arc::new(()),
             runtime: None,

@@ -132,7 +132,8 @@ impl Program {
                 // sees to before anything runs.
                 run: unsafe { std::mem::transmute::<usize, OpFn>(run) },
                 imm: stored.u64()?,
-                // SAFETY: the same of a function for one lane, which stands in a place of its own.
+                // SAFETY: an address in this program's code, found in the place of functions for one lane: it is that of one if this
+                // build wrote it, as the caller sees to before anything runs.
                 cold: cold.map(|cold| unsafe { std::mem::transmute::<usize, ColdFn>(cold) }),
                 d: numbers(&mut stored)?,
                 s: numbers(&mut stored)?,
