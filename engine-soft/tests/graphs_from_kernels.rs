@@ -5,7 +5,7 @@ use engine::CUresult;
 use engine::arena::GRANULE;
 use engine::conformance::rig::{Guest, bounded, params, simple_launch};
 use engine_soft::{Config, SoftEngine};
-use protocol::operations::{HeapSet, ModuleUnload, RunPublish};
+use protocol::operations::{ModuleUnload, RunPublish};
 
 const TAIL: u64 = 0x0100_0000_0000_0000;
 const ALONE: u64 = 0x0200_0000_0000_0000;
@@ -64,13 +64,7 @@ fn rig(workers: usize) -> Rig {
     let engine = SoftEngine::new(&config).expect("a software GPU");
     let mut guest = Guest::new(&engine);
     let memory = guest.commit(0, 16 * GRANULE);
-    let heap = guest.commit(16 * GRANULE, 4 << 20);
-    let request = HeapSet {
-        context: 0,
-        address: heap,
-        bytes: 4 << 20,
-    };
-    assert_eq!(guest.client.heap_set(&request, &[]), Ok(()));
+    guest.heap(16 * GRANULE, 4 << 20);
     let module = guest.module(TEXT);
     Rig {
         guest,

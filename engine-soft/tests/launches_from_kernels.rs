@@ -6,7 +6,7 @@ use engine::CUresult;
 use engine::arena::GRANULE;
 use engine::conformance::rig::{Guest, bounded, params};
 use engine_soft::{Config, SoftEngine};
-use protocol::operations::{HeapSet, LimitSet};
+use protocol::operations::LimitSet;
 
 /// CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT
 const PENDING: u32 = 4;
@@ -68,13 +68,7 @@ struct Rig {
 fn rig(engine: &SoftEngine, text: &str) -> Rig {
     let mut guest = Guest::new(engine);
     let memory = guest.commit(0, 16 * GRANULE);
-    let heap = guest.commit(16 * GRANULE, 4 << 20);
-    let request = HeapSet {
-        context: 0,
-        address: heap,
-        bytes: 4 << 20,
-    };
-    assert_eq!(guest.client.heap_set(&request, &[]), Ok(()));
+    guest.heap(16 * GRANULE, 4 << 20);
     let module = guest.module(&format!("{HEAD}{text}"));
     Rig {
         guest,
@@ -402,13 +396,7 @@ fn calls_with_any_arguments_end_in_a_status_or_in_their_clients_fault() {
         for round in 0..6 {
             let mut guest = Guest::new(&engine);
             let memory = guest.commit(0, 4 * GRANULE);
-            let heap = guest.commit(4 * GRANULE, 1 << 20);
-            let request = HeapSet {
-                context: 0,
-                address: heap,
-                bytes: 1 << 20,
-            };
-            assert_eq!(guest.client.heap_set(&request, &[]), Ok(()));
+            let heap = guest.heap(4 * GRANULE, 1 << 20);
             let module = guest.module(&text);
             let words: Vec<u8> = (0..32 * 16)
                 .flat_map(|_| {

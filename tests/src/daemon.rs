@@ -206,6 +206,15 @@ impl Daemon {
         command
     }
 
+    /// One of openmps' own commands, as the daemon's operator gives them.
+    pub fn tool(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(openmps());
+        command
+            .args(arguments)
+            .env("CUDA_MPS_PIPE_DIRECTORY", self.pipe());
+        command
+    }
+
     /// The test program with one of its tasks, as a client of this daemon.
     pub fn probe(&self, arguments: &[&str]) -> Command {
         let mut command = self.command(probe());

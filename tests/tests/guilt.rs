@@ -3,12 +3,10 @@
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
-use std::process::Command;
-
 use rustix::process::Signal;
 use serde_json::Value;
-use tests::daemon::{Daemon, eventually, openmps, succeed};
-use tests::fake_driver;
+use tests::daemon::{Daemon, eventually, succeed};
+use tests::fake_driver::Endless;
 use tests::talker::Talker;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_faults");
@@ -46,19 +44,9 @@ fn neighbour(daemon: &Daemon, work: &str) -> Talker {
     neighbour
 }
 
-/// What a tool says of the daemon.
-fn tool(daemon: &Daemon, arguments: &[&str]) -> String {
-    let mut command = Command::new(openmps());
-    succeed(
-        command
-            .args(arguments)
-            .env("CUDA_MPS_PIPE_DIRECTORY", daemon.pipe()),
-    )
-}
-
 /// What the metrics have of faults.
 fn metrics(daemon: &Daemon) -> Vec<String> {
-    let text = tool(daemon, &["metrics"]);
+    let text = succeed(&mut daemon.tool(&["metrics"]));
     let lines = text.lines();
     let faults = lines.filter(|line| line.starts_with("openmps_faults_total"));
     faults.map(str::to_owned).collect()
@@ -144,24 +132,18 @@ fn over_a_driver_that_does_not_say_who_it_was_those_with_kernels_are_suspects() 
     let folder = tempfile::tempdir().unwrap();
     let death = folder.path().join("death");
     let defined = format!("DEATH=\"{}\"", death.display());
-    let driver = fake_driver::compile(folder.path(), &["VERSION=13000", "SPINNING=1", &defined]);
-    let text = folder.path().join("k.ptx");
-    std::fs::write(&text, ".version 7.8\n.visible .entry k() {}").unwrap();
-    let daemon = Daemon::start_with(&[
-        ("OPENMPS_ENGINE", "nvidia"),
-        ("OPENMPS_DRIVER", driver.to_str().unwrap()),
-    ]);
-    let mut innocent = faults(&daemon, &["present"]);
+    let endless = Endless::start(&[&defined], &[]);
+    let daemon = &endless.daemon;
+    let mut innocent = faults(daemon, &["present"]);
     assert_eq!(innocent.hear(), "running");
-    let kernel = ["kernel", text.to_str().unwrap()];
     let suspects = [(); 2].map(|()| {
-        let mut suspect = Talker::start(&mut daemon.probe(&kernel));
+        let mut suspect = Talker::start(&mut endless.client());
         assert_eq!(suspect.hear(), "running");
         suspect
     });
     // The device has both kernels, and not only the server.
     eventually("both kernels run", || {
-        let shown = tool(&daemon, &["top", "--json", "--interval=0.1"]);
+        let shown = succeed(&mut daemon.tool(&["top", "--json", "--interval=0.1"]));
         let shown: Value = serde_json::from_str(&shown).unwrap();
         let clients = shown["devices"][0]["clients"].as_array().unwrap();
         let running = clients.iter();
@@ -176,10 +158,10 @@ fn over_a_driver_that_does_not_say_who_it_was_those_with_kernels_are_suspects() 
             .map(|one| (700, "suspect".to_owned(), u64::from(one.id()))),
     );
     expected.sort_by_key(|fault| fault.2);
-    eventually("all are known", || known(&daemon).len() == 3);
-    assert_eq!(known(&daemon), expected);
+    eventually("all are known", || known(daemon).len() == 3);
+    assert_eq!(known(daemon), expected);
     assert_eq!(
-        metrics(&daemon),
+        metrics(daemon),
         [
             "openmps_faults_total{error=\"700\",guilt=\"suspect\"} 2",
             "openmps_faults_total{error=\"700\",guilt=\"innocent\"} 1",

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use serde_json::Value;
 use tests::daemon::{Daemon, eventually, openmps, succeed};
-use tests::fake_driver;
+use tests::fake_driver::Endless;
 use tests::talker::Talker;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_faults");
@@ -167,16 +167,9 @@ fn what_is_no_time_is_refused() {
 /// NVIDIA's driver cannot end a kernel: the client is told, and ended as `terminate_client` ends one.
 #[test]
 fn over_a_driver_that_ends_no_kernel_the_client_ends() {
-    let folder = tempfile::tempdir().unwrap();
-    let driver = fake_driver::compile(folder.path(), &["VERSION=13000", "SPINNING=1"]);
-    let text = folder.path().join("k.ptx");
-    std::fs::write(&text, ".version 7.8\n.visible .entry k() {}").unwrap();
-    let daemon = Daemon::start_with(&[
-        ("OPENMPS_ENGINE", "nvidia"),
-        ("OPENMPS_DRIVER", driver.to_str().unwrap()),
-    ]);
-    let mut command = daemon.probe(&["kernel", text.to_str().unwrap()]);
-    let output = command.env(LIMIT, "200ms").output().unwrap();
+    let endless = Endless::start(&[], &[]);
+    let daemon = &endless.daemon;
+    let output = endless.client().env(LIMIT, "200ms").output().unwrap();
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     assert_eq!(said, "running\nerror 702\n", "{}", daemon.server_log());
     let log = daemon.server_log();

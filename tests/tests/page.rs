@@ -52,10 +52,8 @@ struct Page {
 }
 
 fn tool(daemon: &Daemon, arguments: &[&str]) -> Command {
-    let mut command = Command::new(openmps());
+    let mut command = daemon.tool(arguments);
     command
-        .args(arguments)
-        .env("CUDA_MPS_PIPE_DIRECTORY", daemon.pipe())
         .env("CUDA_MPS_LOG_DIRECTORY", daemon.pipe().join("../log"))
         .env("XDG_STATE_HOME", daemon.pipe().join("../state"));
     command

@@ -60,18 +60,9 @@ impl Worker {
     }
 }
 
-/// One of openmps' own commands, as the daemon's operator gives them.
-fn tool(daemon: &Daemon, arguments: &[&str]) -> Command {
-    let mut command = Command::new(openmps());
-    command
-        .args(arguments)
-        .env("CUDA_MPS_PIPE_DIRECTORY", daemon.pipe());
-    command
-}
-
 /// What `openmps top --json` says of the only device.
 fn device(daemon: &Daemon, arguments: &[&str]) -> Value {
-    let mut command = tool(daemon, &["top", "--json", "--interval=0.1"]);
+    let mut command = daemon.tool(&["top", "--json", "--interval=0.1"]);
     let text = succeed(command.args(arguments));
     let usage: Value = serde_json::from_str(&text).unwrap();
     usage["devices"][0].clone()
@@ -113,7 +104,7 @@ fn accounts_are_what_programs_did() {
     worker.end();
     // What it had stays in the device's sum.
     eventually("the client is gone", || daemon.clients().is_empty());
-    let page = succeed(&mut tool(&daemon, &["metrics"]));
+    let page = succeed(&mut daemon.tool(&["metrics"]));
     let kernels = page
         .lines()
         .find(|line| line.starts_with("openmps_device_kernels_total{"));
@@ -138,7 +129,7 @@ fn what_is_queued_is_told_while_it_is() {
         assert_eq!(device["queued"].as_u64().unwrap_or(0) > 0, most > 0);
         most > 100
     });
-    let page = succeed(&mut tool(&daemon, &["metrics"]));
+    let page = succeed(&mut daemon.tool(&["metrics"]));
     let mut lines = page.lines();
     let queued = lines.find(|line| line.starts_with("openmps_client_queued_operations{"));
     assert!(!queued.unwrap().ends_with("} 0"), "{queued:?}");
@@ -170,7 +161,7 @@ fn programs_have_names_of_their_own_and_hostile_ones_do_no_harm() {
     assert_eq!(label_of(&odd).as_deref(), Some(harmless));
     assert_eq!(label_of(&long).unwrap().len(), 128);
 
-    let page = succeed(&mut tool(&daemon, &["metrics"]));
+    let page = succeed(&mut daemon.tool(&["metrics"]));
     for label in [
         "label=\"night run 7\"",
         r#"label="a\"b\\c<i>?# HELP x?[2J?""#,
@@ -183,16 +174,17 @@ fn programs_have_names_of_their_own_and_hostile_ones_do_no_harm() {
         &["smi"],
         &["smi", "pmon", "-c", "1"],
     ] {
-        let text = succeed(&mut tool(&daemon, arguments));
+        let text = succeed(&mut daemon.tool(arguments));
         assert!(
             text.contains("night run 7") && !text.contains('\u{1b}'),
             "{text}"
         );
     }
     let pid = named.pid().to_string();
-    succeed(&mut tool(&daemon, &["label", &pid, "morning run"]));
+    succeed(&mut daemon.tool(&["label", &pid, "morning run"]));
     assert_eq!(label_of(&named).as_deref(), Some("morning run"));
-    let refused = tool(&daemon, &["label", &pid, &"x".repeat(100_000)])
+    let refused = daemon
+        .tool(&["label", &pid, &"x".repeat(100_000)])
         .output()
         .unwrap();
     let why = String::from_utf8(refused.stderr).unwrap();
@@ -201,7 +193,7 @@ fn programs_have_names_of_their_own_and_hostile_ones_do_no_harm() {
         "{why}"
     );
     assert!(!refused.status.success());
-    succeed(&mut tool(&daemon, &["label", &pid]));
+    succeed(&mut daemon.tool(&["label", &pid]));
     assert_eq!(label_of(&named), None);
     for worker in [named, odd, long] {
         worker.end();
@@ -253,7 +245,7 @@ fn who_is_held_by_its_own_limit_is_seen_to_be() {
     };
     assert_eq!(throttled(), 0.0);
     let held = ["limit", "set", "--client", &pid, "--percentage", "5"];
-    succeed(tool(&daemon, &held).arg("--reserved"));
+    succeed(daemon.tool(&held).arg("--reserved"));
     let worker = worker.again();
     assert!(throttled() > 0.0);
     worker.end();
@@ -264,7 +256,7 @@ fn tables_are_for_people_and_wrong_words_are_refused() {
     let daemon = Daemon::start();
     let worker = Worker::new(daemon.command(PROGRAM), [1, 0, 1]);
     let top = |arguments: &[&str]| {
-        let mut command = tool(&daemon, &["top"]);
+        let mut command = daemon.tool(&["top"]);
         command.args(arguments).output().unwrap()
     };
     let text = String::from_utf8(top(&["--once", "-i", "0.1"]).stdout).unwrap();
@@ -291,7 +283,7 @@ fn tables_are_for_people_and_wrong_words_are_refused() {
         assert!(!output.status.success() && said.contains(why), "{said}");
     }
     // As nvidia-smi has it: column `sm` is what the client has had of the multiprocessors, which is a number, and the server's is none.
-    let text = succeed(&mut tool(&daemon, &["smi", "pmon", "-c", "2", "-d", "1"]));
+    let text = succeed(&mut daemon.tool(&["smi", "pmon", "-c", "2", "-d", "1"]));
     let rows: Vec<Vec<&str>> = text
         .lines()
         .map(|line| line.split_whitespace().collect())
@@ -327,7 +319,8 @@ struct Exporter {
 
 impl Exporter {
     fn new(daemon: &Daemon, address: &str) -> Self {
-        let mut child = tool(daemon, &["metrics", "--listen", address])
+        let mut child = daemon
+            .tool(&["metrics", "--listen", address])
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
@@ -442,7 +435,8 @@ fn metrics_come_by_a_socket_that_only_its_user_may_open() {
     assert_eq!(mode & 0o777, 0o600);
     assert!(ask(&path).contains("openmps_build_info{version="));
     // A second one is told that there is one.
-    let second = tool(&daemon, &["metrics", "--listen", &address])
+    let second = daemon
+        .tool(&["metrics", "--listen", &address])
         .output()
         .unwrap();
     let said = String::from_utf8_lossy(&second.stderr);
@@ -455,7 +449,8 @@ fn metrics_come_by_a_socket_that_only_its_user_may_open() {
     assert!(ask(&path).starts_with("HTTP/1.1 200 OK"));
     drop(exporter);
     std::fs::write(&path, "no socket").unwrap();
-    let file = tool(&daemon, &["metrics", "--listen", &address])
+    let file = daemon
+        .tool(&["metrics", "--listen", &address])
         .output()
         .unwrap();
     assert!(!file.status.success());

@@ -2,12 +2,11 @@
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
-use std::process::Command;
 use std::time::Duration;
 
 use serde_json::Value;
-use tests::daemon::{Daemon, eventually, openmps, succeed};
-use tests::fake_driver;
+use tests::daemon::{Daemon, eventually, succeed};
+use tests::fake_driver::Endless;
 use tests::talker::Talker;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_faults");
@@ -25,19 +24,9 @@ fn endless(daemon: &Daemon) -> Talker {
     talker
 }
 
-/// What a tool says of the daemon.
-fn tool(daemon: &Daemon, arguments: &[&str]) -> String {
-    let mut command = Command::new(openmps());
-    succeed(
-        command
-            .args(arguments)
-            .env("CUDA_MPS_PIPE_DIRECTORY", daemon.pipe()),
-    )
-}
-
 /// For how long the device is said to be still.
 fn still_seconds(daemon: &Daemon) -> Option<f64> {
-    let shown = tool(daemon, &["top", "--json", "--interval=0.1"]);
+    let shown = succeed(&mut daemon.tool(&["top", "--json", "--interval=0.1"]));
     let shown: Value = serde_json::from_str(&shown).unwrap();
     shown["devices"][0]["still_seconds"].as_f64()
 }
@@ -67,11 +56,11 @@ fn a_device_on_which_nothing_ends_is_named_and_again_when_it_goes_on() {
     }
     assert!(!said[0].contains(&idle.id().to_string()), "{said:?}");
     eventually("it is shown", || still_seconds(&daemon) > Some(0.5));
-    let metrics = tool(&daemon, &["metrics"]);
+    let metrics = succeed(&mut daemon.tool(&["metrics"]));
     let mut metrics = metrics.lines();
     let line = metrics.find(|line| line.starts_with("openmps_device_still_seconds{"));
     assert!(!line.unwrap().ends_with(" 0"), "{line:?}");
-    assert!(tool(&daemon, &["top", "--once"]).contains("no progress for"));
+    assert!(succeed(&mut daemon.tool(&["top", "--once"])).contains("no progress for"));
 
     one.kill();
     other.kill();
@@ -114,19 +103,12 @@ fn nothing_is_said_of_a_device_that_works_or_rests_or_runs_what_is_limited() {
 
 #[test]
 fn over_a_driver_the_kernel_that_does_not_end_is_named() {
-    let folder = tempfile::tempdir().unwrap();
-    let driver = fake_driver::compile(folder.path(), &["VERSION=13000", "SPINNING=1"]);
-    let text = folder.path().join("k.ptx");
-    std::fs::write(&text, ".version 7.8\n.visible .entry k() {}").unwrap();
-    let daemon = Daemon::start_with(&[
-        ("OPENMPS_ENGINE", "nvidia"),
-        ("OPENMPS_DRIVER", driver.to_str().unwrap()),
-        ("OPENMPS_WATCHDOG", "600ms"),
-    ]);
-    let mut program = Talker::start(&mut daemon.probe(&["kernel", text.to_str().unwrap()]));
+    let endless = Endless::start(&[], &[("OPENMPS_WATCHDOG", "600ms")]);
+    let daemon = &endless.daemon;
+    let mut program = Talker::start(&mut endless.client());
     assert_eq!(program.hear(), "running");
-    eventually("it is named", || !lines(&daemon, STILL).is_empty());
-    let said = lines(&daemon, STILL);
+    eventually("it is named", || !lines(daemon, STILL).is_empty());
+    let said = lines(daemon, STILL);
     assert!(said[0].contains("Device 0 (Fake GPU)"), "{said:?}");
     let has = format!("Client {} (probe): kernel k for ", program.id());
     assert!(said[0].contains(&has), "{said:?}");

@@ -8,7 +8,9 @@ use protocol::limits;
 use serde_json::{Value, json};
 
 use super::answer::{Answer, Caller};
-use super::limit_answers::{kernel_millis, kernel_time_line, memory_line, refused_change};
+use super::limit_answers::{
+    fenced_line, kernel_millis, kernel_time_line, memory_line, refused_change,
+};
 use super::limit_command::{ChangeError, kernel_time, put_sizes, sizes};
 use super::line::Arguments;
 use super::lookup::not_allowed;
@@ -259,9 +261,7 @@ pub(super) fn group_details(daemon: &Daemon, number: u32, group: &Group) -> Answ
         ),
     };
     text.push_str(&kernel_time_line(group.limits.kernel_time));
-    if group.limits.fenced {
-        text.push_str("  isolation: fenced\n");
-    }
+    text.push_str(fenced_line(group.limits.fenced));
     for (device, limit, used) in memory(daemon, group) {
         memory_line(&mut text, &device, limit, used);
     }

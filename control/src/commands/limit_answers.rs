@@ -46,10 +46,14 @@ pub(super) fn kernel_time_line(limit: Option<Duration>) -> String {
     }
 }
 
-/// The same in milliseconds, for JSON.
-pub(super) fn kernel_millis(limit: Option<Duration>) -> Value {
-    let millis = limit.and_then(|limit| u64::try_from(limit.as_millis()).ok());
-    json!(millis)
+/// The same in milliseconds.
+pub(super) fn kernel_millis(limit: Option<Duration>) -> Option<u64> {
+    limit.and_then(|limit| u64::try_from(limit.as_millis()).ok())
+}
+
+/// A line for that kernels are fenced, where they are.
+pub(super) const fn fenced_line(fenced: bool) -> &'static str {
+    if fenced { "  isolation: fenced\n" } else { "" }
 }
 
 /// What a client has, after a change or when it was asked for.
@@ -61,18 +65,16 @@ pub fn client_limits(daemon: &Daemon, id: ServerId, session: u64, used: &[u64]) 
     };
     let limits = &client.limits;
     let mut text = format!(
-        "Client {} ({}) of server {}\n  compute: {:.1} %{}, priority {}\n{}",
+        "Client {} ({}) of server {}\n  compute: {:.1} %{}, priority {}\n{}{}",
         client.pid,
         client.program,
         server.pid(),
         limits.percentage,
         if limits.reserved { ", reserved" } else { "" },
         limits.priority,
-        kernel_time_line(limits.kernel_time)
+        kernel_time_line(limits.kernel_time),
+        fenced_line(limits.fenced)
     );
-    if limits.fenced {
-        text.push_str("  isolation: fenced\n");
-    }
     let each = (0..).zip(used);
     let memory: Vec<Value> = each
         .map(|(device, &used)| {

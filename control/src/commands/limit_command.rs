@@ -10,6 +10,7 @@ use protocol::limits;
 
 use super::answer::{Answer, Caller};
 use super::groups::group_limits;
+use super::limit_answers::kernel_millis;
 use super::line::Arguments;
 use super::lookup::{clients, not_allowed};
 use crate::daemon::Daemon;
@@ -234,9 +235,7 @@ fn of_client(
         }
         if let Some(text) = arguments.value("--kernel-time") {
             now.kernel_time = kernel_time(text)?;
-            let millis = now.kernel_time.map(|time| time.as_millis());
-            let millis = millis.and_then(|millis| u64::try_from(millis).ok());
-            change.kernel_time = Some(millis.unwrap_or(u64::MAX));
+            change.kernel_time = Some(kernel_millis(now.kernel_time).unwrap_or(u64::MAX));
         }
         change.reserved = reserved(arguments)?;
         now.reserved = change.reserved.unwrap_or(now.reserved);

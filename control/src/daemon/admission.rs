@@ -20,7 +20,6 @@ use super::Daemon;
 use crate::container::Container;
 use crate::groups::NotAnnounced;
 use crate::log::events::of_client;
-use crate::servers::kept_session::KeptSession;
 use crate::servers::limits::{limits_of, percentage_of, priority_of};
 use crate::servers::placement::{Companion, Requester, server_for};
 use crate::servers::registry::QueuedClient;
@@ -338,21 +337,6 @@ impl Daemon {
                 self.refuse(&waiting.connection, Some(pid), group, &error.to_string());
                 None
             }
-        }
-    }
-}
-
-impl Daemon {
-    /// A server has a client: its connection is closed here, unless another server can take the session over.
-    fn keep_or_close(&mut self, id: ServerId, client: WaitingClient) {
-        let memory = client.memory.as_ref();
-        let can_go_on = memory.is_some_and(|memory| !memory.files.is_empty());
-        match self.registry.servers.get_mut(&id) {
-            Some(server) if can_go_on => {
-                let (session, bases) = (client.session, Vec::new());
-                server.kept.insert(session, KeptSession { client, bases });
-            }
-            _ => client.connection.close_own_end(),
         }
     }
 }

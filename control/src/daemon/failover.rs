@@ -9,7 +9,7 @@ use transport::memory::MemoryError;
 
 use super::Daemon;
 use crate::servers::kept_session::{KeptMemory, KeptSession};
-use crate::servers::registry::{Server, State, WaitingClient};
+use crate::servers::registry::{Server, ServerId, State, WaitingClient};
 
 /// Devices that a server may have whose sessions are kept: a packet holds so many files and no more.
 const MOST_DEVICES: usize = 8;
@@ -28,6 +28,19 @@ impl Daemon {
             && hello.features & FEATURE_TAKEOVER != 0
             && devices <= MOST_DEVICES;
         KeptMemory::create(if is_kept { devices } else { 0 })
+    }
+
+    /// A server has a client: its connection is closed here, unless another server can take the session over.
+    pub(super) fn keep_or_close(&mut self, id: ServerId, client: WaitingClient) {
+        let memory = client.memory.as_ref();
+        let can_go_on = memory.is_some_and(|memory| !memory.files.is_empty());
+        match self.registry.servers.get_mut(&id) {
+            Some(server) if can_go_on => {
+                let (session, bases) = (client.session, Vec::new());
+                server.kept.insert(session, KeptSession { client, bases });
+            }
+            _ => client.connection.close_own_end(),
+        }
     }
 
     /// The clients of a server that has ended whose sessions another one takes over.

@@ -64,7 +64,6 @@ impl Daemon {
                 limits: GroupLimits {
                     percentage: Some(percentage),
                     reserved: true,
-                    kernel_time: None,
                     ..GroupLimits::default()
                 },
                 usage,

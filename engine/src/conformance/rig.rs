@@ -18,8 +18,8 @@ use crate::arena::GRANULE;
 use crate::{Attachment, Bound, CUresult, Client, Engine, Observer, Owner, Region, Share, Window};
 use protocol::image_descriptor::Descriptor;
 use protocol::operations::{
-    At, ContextCreate, Copy, EventRecord, Fill, ImageLoad, Launch, ModuleLoad, RunAdd, RunDestroy,
-    RunLaunch, Space, StreamCreate, StreamDestroy, Write,
+    At, ContextCreate, Copy, EventRecord, Fill, HeapSet, ImageLoad, Launch, ModuleLoad, RunAdd,
+    RunDestroy, RunLaunch, Space, StreamCreate, StreamDestroy, Write,
 };
 
 /// How long a case waits for what must happen.
@@ -197,6 +197,18 @@ impl Guest {
         let bytes = bytes.next_multiple_of(GRANULE);
         self.client.commit(Window { base, bytes }).expect("memory");
         base
+    }
+
+    /// Gives the kernels of context 0 a heap of so many bytes of device 0, from an offset of its window on.
+    pub fn heap(&mut self, offset: u64, bytes: u64) -> u64 {
+        let address = self.commit(offset, bytes);
+        let request = HeapSet {
+            context: 0,
+            address,
+            bytes,
+        };
+        self.client.heap_set(&request, &[]).expect("a heap");
+        address
     }
 
     /// Commits all of the host window.

@@ -5,14 +5,15 @@ use std::time::Duration;
 
 use tests::daemon::{Daemon, eventually, is_alive, succeed};
 use tests::skipped::skipped;
+use tests::talker::Talker;
 
-use crate::scene::{Scene, Talker, attacker};
+use crate::scene::{Scene, attacker};
 
 /// Hears an attacker until it has done its worst. `false` if this machine does not allow it.
 #[track_caller]
 fn is_done(attacker: &mut Talker) -> bool {
     loop {
-        let line = attacker.line();
+        let line = attacker.hear();
         if let Some(what) = line.strip_prefix("without: ") {
             skipped(what);
         } else if let Some(why) = line.strip_prefix("absent: ") {

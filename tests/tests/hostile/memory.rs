@@ -104,7 +104,7 @@ fn a_server_in_four_gibibytes_survives_all_who_want_them() {
     for (what, attacker) in &mut attackers {
         let mut said = Vec::new();
         let last = loop {
-            let line = attacker.line();
+            let line = attacker.hear();
             if line.is_empty() || line == "done" {
                 break line;
             }

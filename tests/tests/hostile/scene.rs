@@ -1,54 +1,21 @@
 //! A daemon, a client that wants nothing but to work, and programs that mean harm.
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::Write;
 use std::path::Path;
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::Command;
 use std::time::Duration;
 
 use tests::daemon::{Daemon, eventually, succeed};
+use tests::talker::Talker;
 
 /// A bystander's round takes a few milliseconds, and on a busy machine some more. Who waits for so long waits for
 /// what an attacker does.
 const HANGS: Duration = Duration::from_secs(10);
 
-/// A program that says lines and hears some.
-pub struct Talker {
-    pub child: Child,
-    output: BufReader<ChildStdout>,
-}
-
-impl Talker {
-    pub fn new(command: &mut Command) -> Self {
-        command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut child = command.spawn().unwrap();
-        let output = BufReader::new(child.stdout.take().unwrap());
-        Self { child, output }
-    }
-
-    /// The next line, or nothing if it is gone.
-    pub fn line(&mut self) -> String {
-        let mut line = String::new();
-        self.output.read_line(&mut line).unwrap();
-        line.trim_end().to_owned()
-    }
-
-    /// Tells it that its input is over.
-    pub fn go_on(&mut self) {
-        writeln!(self.child.stdin.take().unwrap()).unwrap();
-    }
-}
-
-impl Drop for Talker {
-    fn drop(&mut self) {
-        self.child.kill().ok();
-        self.child.wait().ok();
-    }
-}
-
 /// A program that means harm, in front of a daemon's own directory or a group's.
 pub fn attacker(what: &str, directory: &Path, more: &str) -> Talker {
     let mut command = Command::new(env!("CARGO_BIN_EXE_attacker"));
-    Talker::new(command.arg(what).arg(directory).arg(more))
+    Talker::start(command.arg(what).arg(directory).arg(more))
 }
 
 pub struct Scene {
@@ -64,8 +31,8 @@ impl Scene {
 
     /// In front of a daemon that nobody uses yet.
     pub fn with(daemon: Daemon) -> Self {
-        let mut bystander = Talker::new(&mut daemon.probe(&["bystander"]));
-        assert_eq!(bystander.line(), "running");
+        let mut bystander = Talker::start(&mut daemon.probe(&["bystander"]));
+        assert_eq!(bystander.hear(), "running");
         let server = daemon.server();
         Self {
             daemon,
@@ -97,14 +64,13 @@ impl Scene {
     /// by the same server.
     #[track_caller]
     pub fn nobody_noticed(mut self) {
-        self.bystander.go_on();
-        let said = self.bystander.line();
+        self.bystander.say("");
+        let said = self.bystander.hear();
         let (rounds, worst) = said.split_once(' ').unwrap_or_else(|| panic!("{said:?}"));
         let worst = Duration::from_millis(worst.parse().unwrap());
-        assert_eq!(self.bystander.line(), "ok");
+        assert_eq!(self.bystander.hear(), "ok");
         report(&format!("{rounds} rounds, the longest took {worst:?}"));
         assert!(worst < HANGS, "the bystander waited for {worst:?}");
-        self.bystander.child.wait().unwrap();
         let server = self.server.to_string();
         eventually("all clients are gone", || {
             self.daemon

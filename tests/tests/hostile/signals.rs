@@ -5,21 +5,18 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 use tests::daemon::eventually;
+use tests::talker::Talker;
 
-use crate::scene::{Scene, Talker};
+use crate::scene::Scene;
 
 /// Stages of `attacker stop`: connected, greeted, welcomed, with a context, with work behind a gate, with memory.
 const STAGES: u32 = 6;
-
-fn signal(process: &Talker, signal: Signal) {
-    kill_process(Pid::from_child(&process.child), signal).unwrap();
-}
 
 /// A process for each stage, stopped there.
 fn stopped(scene: &Scene) -> Vec<Talker> {
     let start = |stage: u32| {
         let mut attacker = scene.attacker("stop", &scene.daemon.pipe(), &stage.to_string());
-        assert_eq!(attacker.line(), "stops");
+        assert_eq!(attacker.hear(), "stops");
         attacker
     };
     (0..STAGES).map(start).collect()
@@ -33,8 +30,8 @@ fn a_client_stopped_at_any_stage_holds_up_nobody_and_goes_on_later() {
         scene.others_are_served();
     }
     for client in &mut stopped {
-        signal(client, Signal::CONT);
-        assert_eq!(client.line(), "went on");
+        client.signal(Signal::CONT);
+        assert_eq!(client.hear(), "went on");
     }
     drop(stopped);
     scene.nobody_noticed();
@@ -45,7 +42,7 @@ fn a_client_killed_while_it_is_stopped_leaves_nothing() {
     let scene = Scene::start();
     let stopped = stopped(&scene);
     for client in &stopped {
-        signal(client, Signal::KILL);
+        client.signal(Signal::KILL);
     }
     eventually("they are gone", || scene.daemon.clients().len() == 1);
     scene.others_are_served();

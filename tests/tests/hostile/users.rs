@@ -7,8 +7,9 @@ use std::process::{Command, Stdio};
 use rustix::process::{Resource, Rlimit, setrlimit};
 use tests::daemon::{Daemon, openmps, probe};
 use tests::skipped::skipped;
+use tests::talker::Talker;
 
-use crate::scene::{Scene, Talker};
+use crate::scene::Scene;
 
 const ADA: u32 = 4242;
 const BOB: u32 = 4343;
@@ -48,14 +49,14 @@ fn attacker_of(scene: &Scene, uid: u32, what: &str, more: &str) -> Talker {
     let program = Path::new(env!("CARGO_BIN_EXE_attacker"));
     let mut command = Command::new(scene.daemon.copy_for_others(program));
     let command = command.arg(what).arg(scene.daemon.pipe()).arg(more);
-    Talker::new(command.current_dir("/").uid(uid).gid(uid))
+    Talker::start(command.current_dir("/").uid(uid).gid(uid))
 }
 
 #[test]
 fn another_users_attacks_are_not_noticed_by_two_users() {
     let Some(scene) = scene() else { return };
-    let mut ada = Talker::new(&mut program_of(&scene, ADA, &["bystander"]));
-    assert_eq!(ada.line(), "running");
+    let mut ada = Talker::start(&mut program_of(&scene, ADA, &["bystander"]));
+    assert_eq!(ada.hear(), "running");
     for (what, more) in [
         ("descriptors", ""),
         ("stop", "1"),
@@ -63,17 +64,17 @@ fn another_users_attacks_are_not_noticed_by_two_users() {
         ("records", ""),
     ] {
         let mut bob = attacker_of(&scene, BOB, what, more);
-        let mut line = bob.line();
+        let mut line = bob.hear();
         while line.starts_with("without: ") {
-            line = bob.line();
+            line = bob.hear();
         }
         assert!(line == "done" || line == "stops", "{what}: {line:?}");
         scene.others_are_served();
         drop(bob);
     }
-    ada.go_on();
-    let said = ada.line();
-    assert_eq!(ada.line(), "ok", "{said}");
+    ada.say("");
+    let said = ada.hear();
+    assert_eq!(ada.hear(), "ok", "{said}");
     drop(ada);
     scene.nobody_noticed();
 }
