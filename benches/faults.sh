@@ -7,7 +7,7 @@
 #   FOLDER/faults.sh run [OPTIONS]          on the machine with the GPU: OpenMPS, then NVIDIA's MPS of that machine
 #
 # Options: --wrong TEXT, --neighbours TEXT (rows and columns whose names have TEXT), --fenced (all clients of OpenMPS ask to
-# be fenced; what is under NVIDIA's MPS is as without), --soak ROUNDS (so many wrongs at random
+# be fenced; what is under NVIDIA's MPS is as without), --failover (its daemons keep sessions for other servers), --soak ROUNDS (so many wrongs at random
 # under one daemon instead: what everybody was told, and what the server had before and afterwards). A cell has a daemon of its own, NVIDIA's
 # as this user; no setting of the card is changed. An endless kernel under NVIDIA's MPS lasts until its server ends.
 set -eu

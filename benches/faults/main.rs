@@ -1,9 +1,9 @@
 //! The fault matrix, printed: one line a cell. Asserts nothing.
 //!
-//! `fault_matrix FOLDER [--on soft|nvidia|nvidia-mps]... [--wrong TEXT] [--neighbours TEXT] [--fenced] [--soak ROUNDS]`: FOLDER has `openmps` and
-//! `faults`; the texts choose rows and columns whose names have them; with `--fenced` all clients of OpenMPS ask to be fenced; `--soak` does so many wrongs at random under one daemon
-//! instead. Called by `benches/faults.sh`. Must not know what
-//! should be seen.
+//! `fault_matrix FOLDER [--on soft|nvidia|nvidia-mps]... [--wrong TEXT] [--neighbours TEXT] [--fenced] [--failover]
+//! [--soak ROUNDS]`: FOLDER has `openmps` and `faults`; the texts choose rows and columns whose names have them; with
+//! `--fenced` all clients of OpenMPS ask to be fenced, with `--failover` its daemons keep sessions for other servers; `--soak`
+//! does so many wrongs at random under one daemon instead. Called by `benches/faults.sh`. Must not know what should be seen.
 
 use std::path::PathBuf;
 
@@ -12,7 +12,7 @@ use tests::fault_matrix::{NEIGHBOURS, Sharing, WRONGS, cell, soak};
 fn main() {
     let (mut folder, mut on) = (PathBuf::from("."), Vec::new());
     let (mut wrongs, mut columns) = (String::new(), String::new());
-    let (mut soaked, mut fenced) = (None, false);
+    let (mut soaked, mut fenced, mut failover) = (None, false, false);
     let mut words = std::env::args().skip(1);
     while let Some(word) = words.next() {
         let mut next = || words.next().expect("a value follows");
@@ -21,6 +21,7 @@ fn main() {
             "--wrong" => wrongs = next(),
             "--neighbours" => columns = next(),
             "--fenced" => fenced = true,
+            "--failover" => failover = true,
             "--soak" => soaked = Some(next().parse().expect("a number of rounds")),
             _ => folder = word.into(),
         }
@@ -30,6 +31,7 @@ fn main() {
         openmps: folder.join("openmps"),
         engine,
         fenced,
+        failover,
     };
     if on.is_empty() {
         on.push("soft".into());

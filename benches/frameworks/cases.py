@@ -1063,7 +1063,9 @@ def cupy_graph_and_streams():
 
 # ---------------------------------------------------------------- JAX, Numba, cuda-python
 
-JAX = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+# XLA times several kernels of a product and takes the fastest: which one that is may be another each time, and with it the
+# last bits.
+JAX = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", "XLA_FLAGS": "--xla_gpu_autotune_level=0"}
 
 
 def jax_numpy():

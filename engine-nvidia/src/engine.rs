@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use cuda_abi::CUresult;
-use engine::{Attachment, Client, Engine, Granularity, GroupShare};
+use engine::{Attachment, Client, Engine, Granularity, GroupShare, MemoryKeeping};
 use protocol::device_facts::{ABILITIES, DeviceFacts, REACHES_PEERS};
 
 use crate::client::NvidiaClient;
@@ -185,7 +185,11 @@ impl Engine for NvidiaEngine {
 
     fn lost(&self) -> Option<CUresult> {
         let mut devices = self.shared.devices.iter();
-        devices.find_map(|device| device.check().err())
+        devices.find_map(|device| device.probe().err())
+    }
+
+    fn keeping(&self) -> MemoryKeeping {
+        MemoryKeeping::Chunks
     }
 
     fn hung_work(&self) -> Option<String> {

@@ -13,7 +13,8 @@ use std::time::Duration;
 use cuda_abi::types::CUlimit;
 use engine::plan::checks;
 use engine::{
-    Attachment, CUresult, Charge, Client, MemoryHandle, Owner, Runs, Share, Window, WorkInFlight,
+    Attachment, CUresult, Charge, Client, KeptMemory, MemoryHandle, Owner, Runs, Share, Window,
+    WorkInFlight,
 };
 use protocol::operations::{self, At, CONTEXT_SLOTS, STREAM_NON_BLOCKING, STREAM_SLOTS};
 use protocol::tensor_maps;
@@ -49,7 +50,7 @@ impl SoftClient {
         // Each access of a kernel is checked for every client, so that `fenced` asks for nothing more.
         let Attachment {
             windows,
-            files,
+            kept,
             addresses,
             host,
             staging,
@@ -60,6 +61,10 @@ impl SoftClient {
             observer,
         } = attachment;
         checks::percentage(share.percentage)?;
+        let files = match kept {
+            KeptMemory::Files(files) => files,
+            KeptMemory::None | KeptMemory::Chunks(_) => Vec::new(),
+        };
         let memory = ClientMemory::new(
             (&windows, files),
             &devices.budgets,

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use engine::plan::checks;
-use engine::{Attachment, Bound, CUresult, Client, Engine, GroupShare, arena};
+use engine::{Attachment, Bound, CUresult, Client, Engine, GroupShare, MemoryKeeping, arena};
 use protocol::device_facts::DeviceFacts;
 
 use crate::client::SoftClient;
@@ -81,7 +81,11 @@ impl SoftEngine {
 }
 
 impl Engine for SoftEngine {
-    fn takes_files(&self) -> bool {
+    fn keeping(&self) -> MemoryKeeping {
+        MemoryKeeping::Files
+    }
+
+    fn begins_one_at_a_time(&self) -> bool {
         true
     }
 

@@ -58,9 +58,14 @@ pub trait Engine: Send + Sync + Debug {
         false
     }
 
-    /// Whether a client's device memory can lie in files that are given ([`Attachment::files`]), whose contents stay when
-    /// this process ends and are there again where the next one maps them.
-    fn takes_files(&self) -> bool {
+    /// How a client's device memory can stay when this process ends, to be there again in the next one.
+    fn keeping(&self) -> MemoryKeeping {
+        MemoryKeeping::None
+    }
+
+    /// Whether only the first operation of a stream that is not complete can have been begun. If not, all that was given
+    /// to the engine can.
+    fn begins_one_at_a_time(&self) -> bool {
         false
     }
 
@@ -105,15 +110,47 @@ pub trait Engine: Send + Sync + Debug {
     }
 }
 
+/// How an engine can have clients' device memory stay when its process ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MemoryKeeping {
+    /// It cannot.
+    None,
+    /// It lays it into files.
+    Files,
+    /// It tells of each chunk of it: [`Observer::chunk_made`].
+    Chunks,
+}
+
+/// How a client's device memory is to stay when this process ends.
+#[derive(Debug)]
+pub enum KeptMemory {
+    /// It need not.
+    None,
+    /// It lies in these: a sealed memfd of each window's size.
+    Files(Vec<OwnedFd>),
+    /// The engine tells of each chunk. These are there already, from a former process, with what they hold.
+    Chunks(Vec<MemoryChunk>),
+}
+
+/// Physical memory of a device, mapped at addresses of a client's, that stays as long as somebody has its descriptor.
+#[derive(Debug)]
+pub struct MemoryChunk {
+    /// The device's number.
+    pub device: u32,
+    /// Where it is mapped, as a whole.
+    pub at: Window,
+    /// What keeps it, as the device's driver exports it.
+    pub descriptor: OwnedFd,
+}
+
 /// What a client brings when it is attached.
 #[derive(Debug)]
 pub struct Attachment {
     /// For each device the addresses that the client's memory on it shall have at first. The engine
     /// maps them; nothing is accessible before [`Client::commit`].
     pub windows: Vec<Window>,
-    /// What the windows' memory is to lie in, a sealed memfd of each one's size; none where the engine makes what it needs.
-    /// See [`Engine::takes_files`].
-    pub files: Vec<OwnedFd>,
+    /// How the windows' memory is to stay when this process ends, as [`Engine::keeping`] says that it can.
+    pub kept: KeptMemory,
     /// Keeps the windows' addresses from being another's. To be held until nothing is mapped there
     /// any more, which for memory that others use is after the client has gone.
     pub addresses: Arc<dyn Owner>,
@@ -169,6 +206,15 @@ macro_rules! client_trait {
             /// # Errors
             /// CUDA_ERROR_OUT_OF_MEMORY when the device has not that much left.
             fn commit(&mut self, range: Window) -> Result<(), CUresult>;
+
+            /// As [`Client::commit`], with what a former process has left there for the client, instead of zeroes. Whether
+            /// it has left all of it; if not, there are zeroes.
+            ///
+            /// # Errors
+            /// As there.
+            fn recommit(&mut self, range: Window) -> Result<bool, CUresult> {
+                self.commit(range).map(|()| true)
+            }
 
             /// Takes memory back. The caller knows that no work that began before uses it; work that
             /// does so all the same faults or reads zeroes, and harms nobody else.

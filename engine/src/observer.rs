@@ -8,7 +8,7 @@ use std::time::Duration;
 use cuda_abi::CUresult;
 use protocol::operations::{At, HoldReason};
 
-use crate::{Guilt, Window};
+use crate::{Guilt, MemoryChunk, Window};
 
 /// What a device did in a [`Span`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -136,6 +136,17 @@ pub trait Observer: Send + Sync + Debug {
     /// # Errors
     /// CUDA_ERROR_OUT_OF_MEMORY.
     fn allocate(&self, context: u32, bytes: u64, managed: bool) -> Result<Window, CUresult>;
+
+    /// A chunk of the client's device memory was made, which holds nothing of anybody else's: whoever has its descriptor can
+    /// map it again when this process has ended. Told of those with [`KeptMemory::Chunks`](crate::KeptMemory) alone.
+    fn chunk_made(&self, chunk: MemoryChunk) {
+        drop(chunk);
+    }
+
+    /// A chunk that was told of, or was there at the beginning, is the client's no longer.
+    fn chunk_gone(&self, device: u32, base: u64) {
+        let _ = (device, base);
+    }
 
     /// Whether the memory that [`Observer::allocate`] gives now holds the variables as they are to be: their module was
     /// another server's before.

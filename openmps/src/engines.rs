@@ -18,6 +18,7 @@ use engine::{DeviceFacts, Engine};
 use engine_nvidia::{NvidiaEngine, Nvml, OpenError};
 use engine_soft::{CodeFiles, Config, SoftEngine};
 use parking_lot::Mutex;
+use protocol::control_messages::HANDS_OVER;
 use sandbox::Profile;
 use server::{ComputeModePolicy, ContextRefused};
 
@@ -41,6 +42,14 @@ impl server::Log for ServerLog {
         let about = group.map_or(About::User(user), |group| About::Group(group.to_owned()));
         self.0.line_about(&about, Role::Server, text);
     }
+}
+
+/// How a server's process comes to its end.
+enum End {
+    Done,
+    /// Something of it waits for work that does not end.
+    Stuck,
+    HandsOver,
 }
 
 /// Runs this process as a server that a daemon started.
@@ -97,17 +106,27 @@ pub fn serve() -> ExitCode {
             files,
             serves_one: variable(control::servers::process::ONE_CLIENT_VARIABLE).is_some(),
         };
-        server::run_with(daemon, engine, log, settings)?;
+        if server::run_with(daemon, engine, log, settings)? == server::Outcome::HandsOver {
+            return Ok(End::HandsOver);
+        }
         // Threads that have said that they are done may not quite be.
         let until = Instant::now() + LAST_THREADS;
         while left.strong_count() > 0 && Instant::now() < until {
             std::thread::sleep(Duration::from_millis(1));
         }
-        Ok(left.strong_count() > 0)
+        Ok(match left.strong_count() {
+            0 => End::Done,
+            _ => End::Stuck,
+        })
     });
     match result {
-        Ok(false) => ExitCode::SUCCESS,
-        Ok(true) => {
+        Ok(End::Done) => ExitCode::SUCCESS,
+        Ok(End::HandsOver) => {
+            // SAFETY: it has no preconditions. Destructors of threads that serve clients, and the driver's own end with a
+            // device that is lost, would only keep the clients waiting.
+            unsafe { libc::_exit(HANDS_OVER.into()) }
+        }
+        Ok(End::Stuck) => {
             // A session waits for work that does not end, and so would the driver's own end: nothing but
             // that of the process ends it.
             let own = rustix::process::getpid();

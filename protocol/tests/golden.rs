@@ -192,6 +192,23 @@ fn packets() -> Vec<(&'static str, Packet)> {
                 text: "kernel k".into(),
             },
         ),
+        (
+            "chunk-made",
+            Packet::ChunkMade {
+                session: 6,
+                device: 1,
+                base: 0x0304_0000_0000,
+                bytes: 2 << 20,
+            },
+        ),
+        (
+            "chunk-gone",
+            Packet::ChunkGone {
+                session: 6,
+                device: 1,
+                base: 0x0304_0000_0000,
+            },
+        ),
         ("terminate", Packet::Terminate { session: 6 }),
         (
             "queued",

@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use cuda_abi::CUresult;
+use engine::MemoryChunk;
 use parking_lot::Mutex;
 use protocol::control_messages::{DeviceAccount, Ending, Guilt};
 use rustix::event::{EventfdFlags, eventfd};
@@ -18,6 +19,10 @@ pub enum ServerEvent {
     Attached(u64, Vec<u64>),
     /// The session has ended, and all that it had is free.
     Ended(u64, Ending),
+    /// A chunk of the client's device memory was made that its next server can map again.
+    ChunkMade(u64, MemoryChunk),
+    /// A chunk that begins there is the client's no longer.
+    ChunkGone(u64, u32, u64),
     /// A context of the client is dead.
     Fault {
         /// The session.

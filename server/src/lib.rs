@@ -29,5 +29,5 @@ mod time_lines;
 pub use admission::compute_mode::{ComputeModePolicy, ContextRefused, EnforcedByDriver};
 pub use admission::device_list::{listed, uuid};
 pub use log::{Log, NoLog};
-pub use main_loop::{RunError, Settings, WATCHDOG_PATIENCE, run, run_with};
+pub use main_loop::{Outcome, RunError, Settings, WATCHDOG_PATIENCE, run, run_with};
 pub use memory::file_receiver::{FileReceiver, NoFile, receive_files};

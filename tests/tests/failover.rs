@@ -19,7 +19,11 @@ struct Survivor {
 
 impl Survivor {
     fn start(daemon: &Daemon) -> Self {
-        let mut command = daemon.command(program("survivor"));
+        Self::of("survivor", daemon)
+    }
+
+    fn of(name: &str, daemon: &Daemon) -> Self {
+        let mut command = daemon.command(program(name));
         let command = command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let to = child.stdin.take().unwrap();
@@ -192,6 +196,76 @@ fn a_server_that_is_told_to_end_takes_its_clients_along() {
     eventually("the server ends", || !is_alive(server));
     assert_eq!(survivor.ask("round"), "error 806");
     survivor.end();
+}
+
+/// A daemon over a driver of our own, and the file whose content is the process whose device dies.
+fn over_a_driver(folder: &std::path::Path) -> (Daemon, std::path::PathBuf) {
+    let death = folder.join("death");
+    let defined = format!("DEATH=\"{}\"", death.display());
+    let driver = tests::fake_driver::compile(folder, &["VERSION=13000", "SPINNING=1", &defined]);
+    let driver = driver.to_str().unwrap();
+    let variables = [("OPENMPS_ENGINE", "nvidia"), ("OPENMPS_DRIVER", driver)];
+    (Daemon::start_as(&["--failover"], &variables), death)
+}
+
+#[test]
+fn on_a_gpu_idle_clients_go_on_when_their_server_is_killed() {
+    let folder = tempfile::tempdir().unwrap();
+    let (daemon, _) = over_a_driver(folder.path());
+    let mut holders: Vec<Survivor> = (0..4).map(|_| Survivor::of("holder", &daemon)).collect();
+    for _ in 0..2 {
+        for holder in &mut holders {
+            assert_eq!(holder.ask("round"), "ok");
+        }
+        replace(&daemon, Signal::KILL);
+        for holder in &mut holders {
+            assert_eq!(holder.ask("round"), "ok");
+        }
+    }
+    let log = daemon.server_log();
+    let taken_over = log.matches("taken over from a server that ended").count();
+    assert_eq!(taken_over, 2 * 4, "{log}");
+    for holder in holders {
+        holder.end();
+    }
+}
+
+#[test]
+fn on_a_gpu_that_one_client_has_killed_the_others_go_on_however_often() {
+    let folder = tempfile::tempdir().unwrap();
+    let (daemon, death) = over_a_driver(folder.path());
+    let mut bystander = Survivor::of("holder", &daemon);
+    let mut guilty = Survivor::of("holder", &daemon);
+    for _ in 0..6 {
+        assert_eq!(bystander.ask("round"), "ok");
+        assert_eq!(guilty.ask("round"), "ok");
+        assert_eq!(guilty.ask("spin"), "ok");
+        let server = daemon.server();
+        std::fs::write(&death, server.to_string()).unwrap();
+        // CUDA_ERROR_ILLEGAL_ADDRESS
+        assert_eq!(guilty.ask("wait"), "error 700");
+        eventually("there is another server", || {
+            let list = daemon.control_output(&["get_server_list"]);
+            list.trim().parse().is_ok_and(|next: u32| next != server)
+        });
+        assert_eq!(bystander.ask("round"), "ok");
+        match guilty.ask("round").as_str() {
+            "error 700" => assert_eq!(guilty.ask("reset"), "ok"),
+            // It was taken over too often in a row.
+            "error 806" => {
+                guilty.end();
+                guilty = Survivor::of("holder", &daemon);
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    let log = daemon.server_log();
+    assert!(
+        log.contains("Another server takes the clients over"),
+        "{log}"
+    );
+    bystander.end();
+    guilty.end();
 }
 
 #[test]

@@ -38,6 +38,7 @@ fn software_gpu(fenced: bool) -> Sharing {
         openmps: openmps().to_owned(),
         engine: "soft",
         fenced,
+        failover: false,
     }
 }
 

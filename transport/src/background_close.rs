@@ -67,7 +67,7 @@ fn lock() -> MutexGuard<'static, CloseQueue> {
 }
 
 /// Does something soon that closes descriptors. Never waits.
-pub(crate) fn run(job: impl FnOnce() + Send + 'static) {
+pub fn run(job: impl FnOnce() + Send + 'static) {
     static INTERRUPTER: Once = Once::new();
     INTERRUPTER.call_once(|| {
         // SAFETY: a handler that does nothing, for a signal whose default is to be ignored: what it

@@ -3,6 +3,7 @@
 //! Called by `daemon::connections` and `users`. Must not know what a client runs, nor its ring: the descriptors are
 //! handed over unread.
 
+use std::collections::BTreeMap;
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 
@@ -20,6 +21,7 @@ use super::Daemon;
 use crate::container::Container;
 use crate::groups::NotAnnounced;
 use crate::log::events::of_client;
+use crate::servers::kept_session::KeptChunk;
 use crate::servers::limits::{limits_of, percentage_of, priority_of};
 use crate::servers::placement::{Companion, Requester, server_for};
 use crate::servers::registry::QueuedClient;
@@ -310,7 +312,9 @@ impl Daemon {
             fds.push(time_line.asker.connection.as_fd());
         }
         let server = self.registry.servers.get_mut(&id)?;
-        match server.connection.try_send(&admit.encode(), &fds) {
+        let sent = send_chunks(&server.connection, waiting.session, &kept.chunks)
+            .and_then(|()| server.connection.try_send(&admit.encode(), &fds));
+        match sent {
             Ok(()) => {
                 server.last_serial += 1;
                 client.serial = server.last_serial;
@@ -339,6 +343,24 @@ impl Daemon {
             }
         }
     }
+}
+
+/// Tells a server what a session's former server has left of its device memory. What it has been told it may be told again.
+fn send_chunks(
+    server: &Connection,
+    session: u64,
+    chunks: &BTreeMap<(u32, u64), KeptChunk>,
+) -> Result<(), SocketError> {
+    chunks.iter().try_for_each(|(&(device, base), chunk)| {
+        let packet = Packet::ChunkMade {
+            session,
+            device,
+            base,
+            bytes: chunk.bytes,
+        };
+        let descriptor: Vec<_> = chunk.descriptor().into_iter().collect();
+        server.try_send(&packet.encode(), &descriptor)
+    })
 }
 
 /// What a client says of its name, fit for lists: no control characters, not too long.

@@ -4,7 +4,7 @@
 
 use std::collections::VecDeque;
 
-use protocol::control_messages::{FEATURE_TAKEOVER, Hello};
+use protocol::control_messages::{FEATURE_TAKEOVER, Guilt, Hello};
 use transport::memory::MemoryError;
 
 use super::Daemon;
@@ -43,8 +43,13 @@ impl Daemon {
         }
     }
 
-    /// The clients of a server that has ended whose sessions another one takes over.
-    pub(crate) fn sessions_to_take_over(&self, server: &mut Server) -> VecDeque<WaitingClient> {
+    /// The clients of a server that has ended whose sessions another one takes over. If it hands them over, whoever is not
+    /// guilty of that can go over as often as it happens.
+    pub(crate) fn sessions_to_take_over(
+        &self,
+        server: &mut Server,
+        hands_over: bool,
+    ) -> VecDeque<WaitingClient> {
         let kept = std::mem::take(&mut server.kept);
         if server.state != State::Active || self.is_quitting() {
             // It ended because it was told to, or its device was lost.
@@ -53,7 +58,10 @@ impl Daemon {
         let sessions = kept.into_values();
         let sessions = sessions.filter(|session| !session.bases.is_empty());
         let go_on = sessions.filter_map(|KeptSession { mut client, bases }| {
-            let memory = client.memory.take()?.taken_over(bases)?;
+            let fault = server.clients.get(&client.session)?.fault.as_ref();
+            let is_innocent = fault.is_none_or(|fault| fault.guilt == Guilt::Innocent);
+            let memory = client.memory.take()?;
+            let memory = memory.taken_over(bases, hands_over && is_innocent)?;
             client.memory = Some(memory);
             Some(client)
         });

@@ -84,7 +84,13 @@ impl Daemon {
         if let ServerKey::Client(..) = key {
             command.env(process::ONE_CLIENT_VARIABLE, "1");
         }
-        let (mut child, connection) = process::start(command, uid, gid, log, underlay.is_some())?;
+        let (mut child, connection) = process::start(
+            command,
+            (uid, gid),
+            log,
+            underlay.is_some(),
+            self.options.failover,
+        )?;
         let pid = child.id();
         let pidfd = Pid::from_raw(pid.cast_signed())
             .ok_or(rustix::io::Errno::SRCH)

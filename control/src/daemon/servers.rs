@@ -2,14 +2,16 @@
 //!
 //! Called by the event loop. Must not know whom a server is for.
 
+use std::os::fd::OwnedFd;
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
-use protocol::control_messages::{Ending, Packet};
+use protocol::control_messages::{Ending, HANDS_OVER, Packet};
 use protocol::limits;
 use serde_json::json;
+use transport::background_close;
 use transport::socket::SocketError;
 
 use super::Daemon;
@@ -17,6 +19,7 @@ use crate::commands::Awaited;
 use crate::log::Role;
 use crate::log::events::{of_client, of_server};
 use crate::servers::faults::Fault;
+use crate::servers::kept_session::KeptChunk;
 use crate::servers::limits::{as_given, device_named};
 use crate::servers::placement::ServerKey;
 use crate::servers::registry::{ServerId, State};
@@ -93,8 +96,8 @@ impl Daemon {
                 return;
             };
             match server.connection.try_receive() {
-                Ok(Some((bytes, _))) => match Packet::decode(&bytes) {
-                    Ok(packet) => self.server_said(id, packet),
+                Ok(Some((bytes, descriptors))) => match Packet::decode(&bytes) {
+                    Ok(packet) => self.server_said(id, packet, descriptors),
                     Err(error) => self.log(&format!(
                         "Server {} said something that was not understood: {error}",
                         server.pid()
@@ -115,7 +118,24 @@ impl Daemon {
         self.hand_over_clients(id);
     }
 
-    fn server_said(&mut self, id: ServerId, packet: Packet) {
+    fn server_said(&mut self, id: ServerId, packet: Packet, descriptors: Vec<OwnedFd>) {
+        if let Packet::ChunkMade {
+            session,
+            device,
+            base,
+            bytes,
+        } = packet
+        {
+            let chunk = KeptChunk::new(bytes, descriptors);
+            if let Some(server) = self.registry.servers.get_mut(&id) {
+                server.keep_chunk(session, (device, base), chunk);
+            }
+            return;
+        }
+        if !descriptors.is_empty() {
+            // They belong to nothing, and closing them may wait.
+            background_close::run(move || drop(descriptors));
+        }
         let Some(server) = self.registry.servers.get_mut(&id) else {
             return;
         };
@@ -148,6 +168,15 @@ impl Daemon {
                     // Its engine keeps memory where no other server finds it.
                     Some(_) => server.stop_keeping(session),
                     None => {}
+                }
+            }
+            Packet::ChunkGone {
+                session,
+                device,
+                base,
+            } => {
+                if let Some(kept) = server.kept_memory(session) {
+                    kept.chunks.remove(&(device, base));
                 }
             }
             Packet::Gone {
@@ -369,7 +398,8 @@ impl Daemon {
         self.end_limit_changes(id, None);
         let pid = server.pid();
         let how = ended.map_or_else(|| STUCK.to_owned(), |ended| ended.to_string());
-        if ended.is_none_or(|ended| !ended.success()) {
+        let hands_over = ended.and_then(|ended| ended.code()) == Some(i32::from(HANDS_OVER));
+        if ended.is_none_or(|ended| !ended.success()) && !hands_over {
             if server.state != State::Stopping {
                 self.log("Server encountered a fatal exception. Shutting down");
             }
@@ -387,7 +417,7 @@ impl Daemon {
         ));
         let about = of_server(&server);
         self.event("server.exited", about, json!({ "why": how }));
-        let mut waiting = self.sessions_to_take_over(&mut server);
+        let mut waiting = self.sessions_to_take_over(&mut server, hands_over);
         if !waiting.is_empty() {
             self.log(&format!(
                 "Another server takes over {} of the {} clients of server {pid}",

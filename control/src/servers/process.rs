@@ -82,10 +82,10 @@ fn is_for_servers(name: &str) -> bool {
 /// What the system says.
 pub fn start(
     mut command: Command,
-    uid: u32,
-    gid: Option<u32>,
+    (uid, gid): (u32, Option<u32>),
     log: &Log,
     is_on_underlay: bool,
+    keeps_memory: bool,
 ) -> std::io::Result<(Child, Connection)> {
     let (ours, theirs) = Connection::pair().map_err(std::io::Error::other)?;
     let own: Vec<(OsString, Option<OsString>)> = command
@@ -123,8 +123,12 @@ pub fn start(
         }
     }
     let child = command.spawn()?;
-    // A server runs as its clients' user, and has none to give.
-    Ok((child, ours.refuse_descriptors()))
+    // A server runs as its clients' user, and has none to give but what its clients' memory is kept by.
+    let connection = match keeps_memory {
+        true => Connection::from_stranger(ours.into()),
+        false => ours.refuse_descriptors(),
+    };
+    Ok((child, connection))
 }
 
 /// The group of a user who has not come as a client, by the system's list of users; nobody's group if

@@ -13,7 +13,7 @@ use transport::socket::{Connection, Peer};
 
 use crate::container::Container;
 use crate::servers::faults::{Fault, Faults};
-use crate::servers::kept_session::{KeptMemory, KeptSession};
+use crate::servers::kept_session::{KeptChunk, KeptMemory, KeptSession, MOST_CHUNKS};
 use crate::servers::limits::{ClientLimits, ServerLimits, priority_of, set_limits};
 use crate::servers::placement::{Companion, ServerKey};
 
@@ -172,6 +172,23 @@ impl Server {
     pub fn stop_keeping(&mut self, session: u64) {
         if let Some(kept) = self.kept.remove(&session) {
             kept.client.connection.close_own_end();
+        }
+    }
+
+    /// The memory of a session that another server can take over.
+    pub fn kept_memory(&mut self, session: u64) -> Option<&mut KeptMemory> {
+        self.kept.get_mut(&session)?.client.memory.as_mut()
+    }
+
+    /// Keeps a chunk of a session's device memory. Who has too many of them, or one that did not come, is not taken over.
+    pub fn keep_chunk(&mut self, session: u64, place: (u32, u64), chunk: KeptChunk) {
+        let Some(kept) = self.kept_memory(session) else {
+            return;
+        };
+        if chunk.descriptor().is_some() && kept.chunks.len() < MOST_CHUNKS {
+            kept.chunks.insert(place, chunk);
+        } else {
+            self.stop_keeping(session);
         }
     }
 

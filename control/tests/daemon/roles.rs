@@ -45,7 +45,7 @@ fn serve() -> ExitCode {
         control::servers::process::connect_to_daemon().expect("started by a daemon");
     let engine = Arc::new(fake::FakeEngine::new());
     match server::run(connection, engine, Arc::new(ServerLog(log))) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(_) => ExitCode::SUCCESS,
         Err(_) => ExitCode::FAILURE,
     }
 }

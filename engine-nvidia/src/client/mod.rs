@@ -16,8 +16,8 @@ use std::sync::Arc;
 
 use cuda_abi::types::CUlimit;
 use engine::{
-    Attachment, Bound, CUresult, Client, MemoryHandle, Owner, PollResult, Runs, Share, Window,
-    WorkInFlight,
+    Attachment, Bound, CUresult, Client, KeptMemory, MemoryHandle, Owner, PollResult, Runs, Share,
+    Window, WorkInFlight,
 };
 use protocol::operations::{
     self, At, CONTEXT_SLOTS, OUTPUT_NONE, OUTPUT_PIECE, STREAM_NON_BLOCKING, STREAM_SLOTS,
@@ -90,7 +90,7 @@ impl NvidiaClient {
     ) -> Result<Self, CUresult> {
         let Attachment {
             windows,
-            files: _,
+            kept,
             addresses,
             host,
             staging,
@@ -106,6 +106,9 @@ impl NvidiaClient {
         let claim = shared.shares.add_client(share, group)?;
         let mut memory =
             ClientAddressSpace::new(&shared.devices, &windows, &addresses, host, staging)?;
+        if let KeptMemory::Chunks(chunks) = &kept {
+            memory.keep_chunks(&observer, &windows, chunks)?;
+        }
         let waker = Arc::clone(shared.poller.waker());
         let devices = shared.devices.clone();
         let client_streams = Arc::new(ClientStreams::new(
@@ -150,6 +153,10 @@ impl NvidiaClient {
 impl Client for NvidiaClient {
     fn commit(&mut self, range: Window) -> Result<(), CUresult> {
         self.memory.commit(range)
+    }
+
+    fn recommit(&mut self, range: Window) -> Result<bool, CUresult> {
+        self.memory.recommit(range)
     }
 
     fn decommit(&mut self, range: Window) {

@@ -263,7 +263,7 @@ impl Context {
             names => (Guilt::Suspect, names.join(", ")),
         };
         let text = format!(
-            "device {} ({}) died: {code}; every client of this server on it has lost its context; \
+            "device {} ({}) died: {code}; the context that all clients of this server have on it is lost; \
              this client's kernels at the time: {running}; {}",
             self.device.ordinal(),
             self.device.facts().name,

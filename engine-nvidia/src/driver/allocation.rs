@@ -8,7 +8,7 @@ use cuda_abi::types::*;
 use crate::driver::Driver;
 
 const TYPE_PINNED: u32 = 1;
-const HANDLE_POSIX_FILE_DESCRIPTOR: u32 = 1;
+pub(crate) const HANDLE_POSIX_FILE_DESCRIPTOR: u32 = 1;
 const LOCATION_DEVICE: u32 = 1;
 const GRANULARITY_MINIMUM: CUmemAllocationGranularity_flags = CUmemAllocationGranularity_flags(0);
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 
 use cuda_abi::CUresult;
-use engine::{Owner, Region, Window};
+use engine::{MemoryChunk, Observer, Owner, Region, Window};
 use protocol::operations::Space;
 
 use crate::device::Device;
@@ -76,6 +76,26 @@ impl ClientAddressSpace {
         })
     }
 
+    /// The client's device memory is to outlive this process: `observer` is told of its chunks, and these are left of a
+    /// former one.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_DEVICE, and as [`DeviceWindow::inherit`].
+    pub(crate) fn keep_chunks(
+        &mut self,
+        observer: &Arc<dyn Observer>,
+        windows: &[Window],
+        chunks: &[MemoryChunk],
+    ) -> Result<(), CUresult> {
+        for (own, &window) in self.devices.iter_mut().zip(windows) {
+            own.keep_chunks(Arc::clone(observer), window);
+        }
+        chunks.iter().try_for_each(|chunk| {
+            let own = self.devices.get_mut(chunk.device as usize);
+            own.ok_or(CUresult::ERROR_INVALID_DEVICE)?.inherit(chunk)
+        })
+    }
+
     /// What streams have to wait for before they touch memory.
     pub(crate) fn cleared(&self) -> Vec<Arc<ZeroFillProgress>> {
         self.devices
@@ -133,6 +153,22 @@ impl ClientAddressSpace {
         }
         let renewed = self.renew_tables();
         renewed.inspect_err(|_| self.decommit(range))
+    }
+
+    /// See [`engine::Client::recommit`].
+    pub(crate) fn recommit(&mut self, range: Window) -> Result<bool, CUresult> {
+        if self.host.contains(range) {
+            self.host.recommit(range)?;
+        } else {
+            let window = self.window_of(range);
+            let window = window.ok_or(CUresult::ERROR_INVALID_VALUE)?;
+            if !window.recommit(range) {
+                return self.commit(range).map(|()| false);
+            }
+        }
+        let renewed = self.renew_tables();
+        renewed.inspect_err(|_| self.decommit(range))?;
+        Ok(true)
     }
 
     /// See [`engine::Client::decommit`].

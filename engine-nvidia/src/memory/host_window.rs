@@ -98,6 +98,22 @@ impl HostWindow {
         }
         self.device.make_room()?;
         self.clear(range);
+        self.pin_all(range)
+    }
+
+    /// As [`HostWindow::commit`], with what is in the window's memory there.
+    ///
+    /// # Errors
+    /// As there.
+    pub(crate) fn recommit(&mut self, range: Window) -> Result<(), CUresult> {
+        if !is_granular(range) {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        self.device.make_room()?;
+        self.pin_all(range)
+    }
+
+    fn pin_all(&mut self, range: Window) -> Result<(), CUresult> {
         if let Err(code) = self.pin(range) {
             self.release(range);
             return Err(code);

@@ -6,6 +6,7 @@ pub(crate) mod address_space;
 pub(crate) mod granules;
 mod host_pages;
 pub(crate) mod host_window;
+mod kept_chunks;
 pub(crate) mod peek;
 pub(crate) mod physical;
 pub(crate) mod physical_mappings;

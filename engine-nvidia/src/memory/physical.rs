@@ -4,6 +4,7 @@
 //! addresses. Whoever drops a mapping knows that no work uses it. Called by windows and shared blocks. Must not know
 //! clients or quotas.
 
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -12,7 +13,11 @@ use cuda_abi::types::*;
 use engine::{Owner, Window};
 
 use crate::device::Device;
-use crate::driver::allocation::{location, properties};
+use crate::driver::allocation::{HANDLE_POSIX_FILE_DESCRIPTOR, location, properties};
+
+/// How memory is exported: as what `properties` says.
+const POSIX_FILE_DESCRIPTOR: CUmemAllocationHandleType =
+    CUmemAllocationHandleType(HANDLE_POSIX_FILE_DESCRIPTOR);
 
 const ACCESS_NONE: u32 = 0;
 const ACCESS_READ_WRITE: u32 = 3;
@@ -135,6 +140,49 @@ impl Allocation {
         }))
     }
 
+    /// Memory of a device that another process took, with what it holds.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_VALUE for a descriptor of something else, and the driver's status.
+    pub(crate) fn import(
+        device: &Arc<Device>,
+        bytes: u64,
+        descriptor: &OwnedFd,
+    ) -> Result<Arc<Self>, CUresult> {
+        let mut handle = 0;
+        // SAFETY: the pointer to the handle is to a local; the driver takes the descriptor's number in the place of a
+        // pointer, and does not keep it.
+        unsafe {
+            device.enter()?.cuMemImportFromShareableHandle(
+                &raw mut handle,
+                descriptor.as_raw_fd() as usize as *mut _,
+                POSIX_FILE_DESCRIPTOR,
+            )?;
+        }
+        Ok(Arc::new(Self {
+            device: Arc::clone(device),
+            bytes,
+            handle,
+        }))
+    }
+
+    /// What another process can have it by.
+    fn export(&self) -> Result<OwnedFd, CUresult> {
+        let mut number: std::ffi::c_int = -1;
+        // SAFETY: the pointer is to a local of the type that the driver writes for this kind of handle; the memory was made
+        // to be exported as one.
+        unsafe {
+            self.device.enter()?.cuMemExportToShareableHandle(
+                (&raw mut number).cast(),
+                self.handle,
+                POSIX_FILE_DESCRIPTOR,
+                0,
+            )?;
+        }
+        // SAFETY: the driver has just opened it, for the caller.
+        Ok(unsafe { OwnedFd::from_raw_fd(number) })
+    }
+
     pub(crate) const fn device(&self) -> &Arc<Device> {
         &self.device
     }
@@ -143,7 +191,7 @@ impl Allocation {
 impl Drop for Allocation {
     fn drop(&mut self) {
         if let Ok(driver) = self.device.enter() {
-            // SAFETY: made in `new`; the driver frees the memory when it is mapped nowhere.
+            // SAFETY: made in `new` or `import`; the driver frees the memory when it is mapped nowhere.
             let _ = unsafe { driver.cuMemRelease(self.handle) };
         }
     }
@@ -197,6 +245,14 @@ impl Mapping {
 
     pub(crate) const fn at(&self) -> Window {
         self.at
+    }
+
+    /// What another process can have the memory by that it maps.
+    ///
+    /// # Errors
+    /// The driver's status.
+    pub(crate) fn export(&self) -> Result<OwnedFd, CUresult> {
+        self.allocation.export()
     }
 
     /// Whether a device may reach it.

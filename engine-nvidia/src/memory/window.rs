@@ -14,11 +14,12 @@ use std::time::Duration;
 
 use cuda_abi::CUresult;
 use cuda_abi::types::*;
-use engine::{Owner, Window};
+use engine::{MemoryChunk, Observer, Owner, Window};
 
 use crate::device::Device;
 use crate::driver::Driver;
 use crate::memory::granules::is_granular;
+use crate::memory::kept_chunks::KeptChunks;
 use crate::memory::peek::DevicePeeks;
 use crate::memory::physical::{Allocation, Mapping};
 use crate::memory::physical_mappings::{Physical, PhysicalMappings};
@@ -59,6 +60,8 @@ pub(crate) struct DeviceWindow {
     /// Of a fenced client, how many of its streams have work: what was taken back stays mapped as long, since a kernel that
     /// runs already may still be let reach it, and would end everybody's context.
     work: Option<Arc<AtomicUsize>>,
+    /// Who is told of the chunks, if they are to outlive this process.
+    kept: Option<KeptChunks>,
 }
 
 impl DeviceWindow {
@@ -85,7 +88,28 @@ impl DeviceWindow {
             leaving: Vec::new(),
             peeks: DevicePeeks::new(device),
             work: None,
+            kept: None,
         })
+    }
+
+    /// From now on chunks are to outlive this process: `observer` is told of them.
+    pub(crate) fn keep_chunks(&mut self, observer: Arc<dyn Observer>, first: Window) {
+        let device = self.device.number() as u32;
+        self.kept = Some(KeptChunks::new(observer, device, first));
+    }
+
+    /// Maps a chunk that a former process left. What it holds stays where it is committed next.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_VALUE for what is not in the window or overlaps another chunk, and the driver's status.
+    pub(crate) fn inherit(&mut self, chunk: &MemoryChunk) -> Result<(), CUresult> {
+        let (at, wrong) = (chunk.at, CUresult::ERROR_INVALID_VALUE);
+        if !is_granular(at) || at.bytes == 0 {
+            return Err(wrong);
+        }
+        let allocation = Allocation::import(&self.device, at.bytes, &chunk.descriptor)?;
+        self.map_chunk(at, &allocation)?;
+        self.kept.as_mut().ok_or(wrong)?.inherit(at)
     }
 
     /// See [`engine::Client::window_add`].
@@ -202,10 +226,24 @@ impl DeviceWindow {
         }
     }
 
+    /// Gives the client a range of this window as a former process has left it, if it has left all of it.
+    pub(crate) fn recommit(&mut self, range: Window) -> bool {
+        let is_left = is_granular(range)
+            && self.contains(range)
+            && self.kept.as_mut().is_some_and(|kept| kept.claim(range));
+        if is_left {
+            self.spans.set(range, true);
+        }
+        is_left
+    }
+
     /// Takes a range of this window back. Whoever calls knows that no work uses it.
     pub(crate) fn decommit(&mut self, range: Window) {
         if !is_granular(range) {
             return;
+        }
+        if let Some(kept) = &mut self.kept {
+            kept.forget(range);
         }
         self.spans.set(range, false);
         let device = Arc::clone(&self.device);
@@ -262,16 +300,39 @@ impl DeviceWindow {
 
     fn map(&mut self, base: u64, bytes: u64) -> Result<(), CUresult> {
         let at = Window { base, bytes };
+        let allocation = Allocation::new(&self.device, bytes)?;
+        self.map_chunk(at, &allocation)?;
+        if self.kept.is_some() {
+            let told = self.tell_of_chunk(at);
+            told.inspect_err(|_| self.unmap(base))?;
+        }
+        Ok(())
+    }
+
+    fn map_chunk(&mut self, at: Window, allocation: &Arc<Allocation>) -> Result<(), CUresult> {
         let span = self.spans.of(at).ok_or(CUresult::ERROR_INVALID_VALUE)?;
         let reservation = Arc::clone(span.reservation());
-        let allocation = Allocation::new(&self.device, bytes)?;
-        let chunk = Mapping::new(&reservation, at, &allocation, 0)?;
+        let chunk = Mapping::new(&reservation, at, allocation, 0)?;
         for device in [&self.device].into_iter().chain(&self.peers) {
             chunk.reach(device, true)?;
         }
-        self.mapped += bytes;
-        self.chunks.insert(base, Arc::new(chunk));
+        self.mapped += at.bytes;
+        self.chunks.insert(at.base, Arc::new(chunk));
         Ok(())
+    }
+
+    /// Tells of a new chunk, once nothing of its former owner is in it: whoever maps it next does not know how far its
+    /// clearing had come.
+    fn tell_of_chunk(&mut self, at: Window) -> Result<(), CUresult> {
+        let device = Arc::clone(&self.device);
+        let driver = device.enter()?;
+        self.clear(driver, at)?;
+        // SAFETY: the stream is ours and alive: memory was just cleared on it.
+        unsafe { driver.cuStreamSynchronize(self.clearing.0)? };
+        match (&self.kept, self.chunks.get(&at.base)) {
+            (Some(kept), Some(chunk)) => kept.made(chunk),
+            _ => Ok(()),
+        }
     }
 
     fn clear(&mut self, driver: &Driver, range: Window) -> Result<(), CUresult> {
@@ -511,6 +572,9 @@ impl DeviceWindow {
     fn unmap(&mut self, base: u64) {
         if let Some(chunk) = self.chunks.remove(&base) {
             self.mapped -= chunk.at().bytes;
+            if let Some(kept) = &mut self.kept {
+                kept.gone(chunk.at());
+            }
             // No work uses it, as the caller of `decommit` knows; others who do keep it.
             drop(chunk);
         }

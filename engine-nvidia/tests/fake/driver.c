@@ -10,7 +10,7 @@
  *   LOCAL        bytes of a thread's local memory of a kernel that is called deep;
  *   THREADS      that a multiprocessor can have, more than a thousand unless it says so;
  *   SPINNING     1 if kernels spin from the beginning;
- *   DEATH        a file: once it is there, the device is dead of 700;
+ *   DEATH        a file: once it is there, the device is dead of 700, if it says a process's number for that one;
  *   TOTAL        bytes of memory that there are said to be;
  *   MPS          it is a client of the MPS in CUDA_MPS_PIPE_DIRECTORY, if one listens there, as
  *                tests/src/bin/nvidia_mps.rs does; 0 if it never says that it is one;
@@ -350,9 +350,17 @@ R cuStreamDestroy_v2(struct stream *s) {
     free(s);
     return OK;
 }
+#ifdef DEATH
+static int has_died(void) {
+    FILE *file = fopen(DEATH, "r");
+    int pid = 0, said = file ? fscanf(file, "%d", &pid) : 0;
+    if (file) fclose(file);
+    return file && (said != 1 || pid == getpid());
+}
+#endif
 R cuStreamQuery(struct stream *s) {
 #ifdef DEATH
-    if (!sticky && !access(DEATH, F_OK)) sticky = 700;
+    if (!sticky && has_died()) sticky = 700;
 #endif
     if (!sticky && mps_is_lost()) sticky = 806;
     return sticky ? sticky : s->first ? NOT_READY : OK;
@@ -472,6 +480,20 @@ R cuMemCreate(struct physical **h, size_t n, void *p, uint64_t f) {
     memset(old, 0xa5, sizeof old);
     for (size_t at = 0; at < n && at < 4 << 20; at += sizeof old)
         if (pwrite((*h)->file, old, sizeof old, at) != sizeof old) return OUT_OF_MEMORY;
+    return sticky;
+}
+R cuMemExportToShareableHandle(int *file, struct physical *h, unsigned kind, uint64_t f) {
+    if (kind != 1 || f) return INVALID_VALUE;
+    *file = fcntl(h->file, F_DUPFD_CLOEXEC, 0);
+    return *file < 0 ? OPERATING_SYSTEM : sticky;
+}
+R cuMemImportFromShareableHandle(struct physical **h, void *file, unsigned kind) {
+    int number = fcntl((int)(intptr_t)file, F_DUPFD_CLOEXEC, 0);
+    off_t n = number < 0 ? 0 : lseek(number, 0, SEEK_END);
+    if (kind != 1 || n <= 0 || n % (2 << 20)) return INVALID_VALUE;
+    taken += n;
+    *h = malloc(sizeof **h);
+    **h = (struct physical){number, n, 1};
     return sticky;
 }
 R cuMemRelease(struct physical *h) { HOLD_TABLES; leave(h); return OK; }
@@ -705,13 +727,14 @@ int fake_attribute(unsigned a) { return set_last[a]; }
 #define LOCAL 13
 #endif
 static int is_k(struct module *m) { return !strcmp(m->name, "k"); }
+static int has_clusters(struct module *m) { return !is_k(m) && strcmp(m->name, "set"); }
 static int local_bytes(struct module *m) { return strstr(m->name, "deep") ? LOCAL : 13; }
 R cuFuncGetAttribute(int *v, unsigned a, void *f) {
 #ifdef FUNC_SET_ATTRIBUTE
     if (a < 32 && set_last[a]) return *v = set_last[a], OK;
 #endif
-    /* Its clusters are of 2 blocks, and 10 says that a launch has to have some; k has none. */
-    if (a >= 10 && a <= 13) return *v = is_k(f) ? 0 : a == 11 ? 2 : 1, OK;
+    /* Its clusters are of 2 blocks, and 10 says that a launch has to have some; k and set have none. */
+    if (a >= 10 && a <= 13) return *v = !has_clusters(f) ? 0 : a == 11 ? 2 : 1, OK;
     *v = a == 3 ? local_bytes(f) : a == 0 && is_k(f) ? 1024 : 10 + a;
     return OK;
 }

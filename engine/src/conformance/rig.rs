@@ -15,7 +15,9 @@ pub use self::memory::{More, more_addresses};
 pub use self::recording_observer::{Completion, RecordingObserver};
 use super::kernels;
 use crate::arena::GRANULE;
-use crate::{Attachment, Bound, CUresult, Client, Engine, Observer, Owner, Region, Share, Window};
+use crate::{
+    Attachment, Bound, CUresult, Client, Engine, KeptMemory, Observer, Owner, Region, Share, Window,
+};
 use protocol::image_descriptor::Descriptor;
 use protocol::operations::{
     At, ContextCreate, Copy, EventRecord, Fill, HeapSet, ImageLoad, Launch, ModuleLoad, RunAdd,
@@ -137,7 +139,7 @@ impl Guest {
         };
         let attachment = Attachment {
             windows: windows.clone(),
-            files: Vec::new(),
+            kept: KeptMemory::None,
             addresses: extents.clone(),
             host: region(&host_memory),
             staging: region(&staging),

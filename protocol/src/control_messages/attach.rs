@@ -21,6 +21,10 @@ pub const FEATURE_REMARK: u64 = 2;
 /// A bit of [`Hello::features`]: the client can go on with another server, to which it says again what it has.
 pub const FEATURE_TAKEOVER: u64 = 4;
 
+/// The status that a server exits with whose device was lost and whose clients are to go on at another server: EX_TEMPFAIL of
+/// sysexits.h.
+pub const HANDS_OVER: u8 = 75;
+
 message! {
     /// What a program says of itself when it asks for a session. None of it is trusted to say who it is.
     #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -17,8 +17,8 @@ mod view;
 
 pub use account::DeviceAccount;
 pub use attach::{
-    Admit, ClientFields, Ending, FEATURE_QUEUED, FEATURE_REMARK, FEATURE_TAKEOVER, Hello, Purpose,
-    Welcome,
+    Admit, ClientFields, Ending, FEATURE_QUEUED, FEATURE_REMARK, FEATURE_TAKEOVER, HANDS_OVER,
+    Hello, Purpose, Welcome,
 };
 pub use fault::{FaultCount, Guilt};
 pub use limits::{Change, Group, Membership, NO_PARTITION};

@@ -173,6 +173,27 @@ alternatives! {
             /// What each client has there, for the log.
             text: String,
         } = 24,
+        /// Server to daemon: a client has a chunk of device memory that its next server can map again. Daemon to that server,
+        /// before [`Packet::Admit`]: it has this one. With it comes what keeps it, as a descriptor.
+        ChunkMade {
+            /// The client's session.
+            session: u64,
+            /// The device's number.
+            device: u32,
+            /// Where it is mapped.
+            base: u64,
+            /// Its bytes.
+            bytes: u64,
+        } = 26,
+        /// Server to daemon: a client has such a chunk no longer.
+        ChunkGone {
+            /// The client's session.
+            session: u64,
+            /// The device's number.
+            device: u32,
+            /// Where it was mapped.
+            base: u64,
+        } = 27,
     }
 }
 

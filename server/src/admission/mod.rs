@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use cuda_abi::CUresult;
 use engine::arena::{EXTENT, HOST_BYTES};
-use engine::{Attachment, Bound, Engine, Owner, Region, Window};
+use engine::{Attachment, Bound, Engine, MemoryChunk, MemoryKeeping, Owner, Region, Window};
 use protocol::control_messages::{Admit, Packet, Welcome};
 use transport::memory::{Mapping, MemoryError, Sealed};
 use transport::session::{Consumer, Former, STATUS_BYTES, ServerEnd, SessionMemory};
@@ -124,6 +124,15 @@ pub struct Admitted {
     _addresses: Arc<InitialWindows>,
 }
 
+/// The memory that a client was handed over with.
+#[derive(Debug)]
+pub struct HandedMemory {
+    /// What it shares with its server, as [`Admit`] says.
+    pub descriptors: Vec<OwnedFd>,
+    /// What its former server has left of its device memory.
+    pub chunks: Vec<MemoryChunk>,
+}
+
 /// Makes a client's session and welcomes it.
 ///
 /// # Errors
@@ -132,7 +141,7 @@ pub fn admit(
     host: &Arc<ServerResources>,
     admit: &Admit,
     connection: &Arc<Connection>,
-    memory: Vec<OwnedFd>,
+    memory: HandedMemory,
     name: ClientLog,
     cancellation: &Cancellation,
 ) -> Result<Admitted, Refusal> {
@@ -142,9 +151,14 @@ pub fn admit(
     let devices = host.engine.devices();
     let mut limits = Limits::read(&admit.client, devices)?;
     let membership = GroupMembership::find(&host.groups, admit.member, &mut limits, cancellation)?;
-    let (memory, kept) = KeptMemory::split(memory, admit).map_err(|error| full(&error))?;
+    let HandedMemory {
+        descriptors,
+        chunks,
+    } = memory;
+    let (memory, kept) = KeptMemory::split(descriptors, admit).map_err(|error| full(&error))?;
     let memory = SessionMemory::from_fds(memory, HOST_BYTES).map_err(|error| full(&error))?;
-    let is_kept = kept.files.len() == devices.len() && host.engine.takes_files();
+    let keeping = host.engine.keeping();
+    let is_kept = kept.files.len() == devices.len() && keeping != MemoryKeeping::None;
     let mut sizes = vec![EXTENT; devices.len()];
     sizes.push(HOST_BYTES);
     let addresses = match (&kept.status, is_kept) {
@@ -200,6 +214,7 @@ pub fn admit(
                 .as_ref()
                 .map(|group| group.kernel_time.clone()),
         ),
+        is_kept,
     ));
     cancellation.set_observer(observer.clone());
     let held = host
@@ -209,9 +224,13 @@ pub fn admit(
         .engine
         .attach(Attachment {
             windows: windows.to_vec(),
-            files: match is_kept {
-                true => kept.files.into_iter().map(OwnedFd::from).collect(),
-                false => Vec::new(),
+            kept: match keeping {
+                MemoryKeeping::Files if is_kept => {
+                    let files = kept.files.into_iter().map(OwnedFd::from);
+                    engine::KeptMemory::Files(files.collect())
+                }
+                MemoryKeeping::Chunks if is_kept => engine::KeptMemory::Chunks(chunks),
+                _ => engine::KeptMemory::None,
             },
             addresses: addresses.clone(),
             host: region(&pinned),

@@ -15,7 +15,7 @@ use transport::session::Publisher;
 use transport::session::journal::{self, Entry, JOURNAL_MAX};
 use transport::socket::Connection;
 
-use crate::admission::{ServerResources, admit};
+use crate::admission::{HandedMemory, ServerResources, admit};
 use crate::event_queue::ServerEvent;
 use crate::log::{ClientLog, Log};
 use crate::memory::file_receiver::{FileReceiver, NoFile};
@@ -50,7 +50,7 @@ impl Sessions {
         packet: &Admit,
         pidfd: &OwnedFd,
         connection: &Arc<Connection>,
-        memory: Vec<OwnedFd>,
+        memory: HandedMemory,
         cancellation: &Cancellation,
     ) -> Ending {
         let group = packet.member.group;
@@ -90,7 +90,7 @@ impl Sessions {
         &self,
         packet: &Admit,
         connection: &Arc<Connection>,
-        memory: Vec<OwnedFd>,
+        memory: HandedMemory,
         name: &ClientLog,
         cancellation: &Cancellation,
     ) -> End {

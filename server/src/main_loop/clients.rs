@@ -14,6 +14,7 @@ use rustix::event::epoll::{self, EventFlags};
 use rustix::process::getpid;
 use transport::socket::Connection;
 
+use crate::admission::HandedMemory;
 use crate::event_queue::ServerEvent;
 use crate::main_loop::watchdog::ClientWork;
 use crate::main_loop::{FIRST_SESSION, MainLoop};
@@ -29,6 +30,8 @@ pub(super) struct Running {
     thread: Option<JoinHandle<()>>,
     /// For the log.
     name: String,
+    /// Another server can take it over.
+    pub(super) is_kept: bool,
 }
 
 impl Running {
@@ -105,6 +108,7 @@ impl MainLoop {
 
     pub(super) fn admit(&mut self, packet: Admit, fds: Vec<OwnedFd>) {
         let number = packet.session;
+        let chunks = self.inherited.remove(&number).unwrap_or_default();
         let mut fds = fds.into_iter();
         let (Some(socket), Some(pidfd)) = (fds.next(), fds.next()) else {
             self.log_line(
@@ -125,6 +129,10 @@ impl MainLoop {
             let _ = Connection::from_stranger(socket).try_send(&refused.encode(), &[]);
             return self.report_end(number, Ending::Failed, Vec::new());
         }
+        let memory = HandedMemory {
+            descriptors: memory,
+            chunks: chunks.into_values().collect(),
+        };
         let (pidfd, connection) = (Arc::new(pidfd), Arc::new(Connection::from_stranger(socket)));
         let cancellation = Arc::new(Cancellation::default());
         if let (Some(number), Some(reader)) = (packet.time_line, reader) {
@@ -168,6 +176,7 @@ impl MainLoop {
                         who,
                         thread: Some(thread),
                         name,
+                        is_kept: false,
                     },
                 );
             }

@@ -2,11 +2,12 @@
 //!
 //! Called by the main loop. Must not know what a session does between its beginning and its end.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use cuda_abi::CUresult;
+use engine::{MemoryChunk, Window};
 use protocol::control_messages::{self, DeviceAccount, Ending, Guilt, Packet};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use transport::socket::SocketError;
@@ -27,6 +28,23 @@ impl MainLoop {
             match self.connection.try_receive() {
                 Ok(Some((bytes, fds))) => match Packet::decode(&bytes) {
                     Ok(Packet::Admit(admit)) => self.admit(admit, fds),
+                    Ok(Packet::ChunkMade {
+                        session,
+                        device,
+                        base,
+                        bytes,
+                    }) => {
+                        if let Some(descriptor) = fds.into_iter().next() {
+                            let at = Window { base, bytes };
+                            let chunk = MemoryChunk {
+                                device,
+                                at,
+                                descriptor,
+                            };
+                            let chunks = self.inherited.entry(session).or_default();
+                            chunks.insert((device, base), chunk);
+                        }
+                    }
                     Ok(Packet::Shutdown { force, grace }) => self.shut_down(force, grace),
                     Ok(Packet::Terminate { session }) => {
                         // One that is gone already needs no end.
@@ -203,14 +221,20 @@ impl MainLoop {
     /// Tells the daemon something, now or when it has read what it was told before: no client waits
     /// for a daemon that is slow.
     pub(super) fn send(&mut self, packet: &Packet) {
-        self.unsent.push_back(packet.encode());
+        self.send_with(packet, None);
+    }
+
+    /// As [`MainLoop::send`], with a descriptor.
+    pub(super) fn send_with(&mut self, packet: &Packet, descriptor: Option<OwnedFd>) {
+        self.unsent.push_back((packet.encode(), descriptor));
         self.send_unsent();
     }
 
     pub(super) fn send_unsent(&mut self) {
         let waited = self.unsent.len() > 1;
-        while let Some(packet) = self.unsent.front() {
-            match self.connection.try_send(packet, &[]) {
+        while let Some((packet, descriptor)) = self.unsent.front() {
+            let descriptors: Vec<_> = descriptor.iter().map(AsFd::as_fd).collect();
+            match self.connection.try_send(packet, &descriptors) {
                 Err(error) if error.would_wait() => break,
                 // A daemon that is gone needs to be told nothing.
                 _ => drop(self.unsent.pop_front()),

@@ -4,14 +4,15 @@
 //! that have ended; nothing else wakes it while all is quiet, but the watchdog's looks while there are clients. Called by `openmps` when a server's process starts. Must not
 //! know what clients post or what engines do with it.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use std::time::{Duration, Instant};
 
 use cuda_abi::CUresult;
-use engine::{Engine, clock};
+use engine::{Engine, MemoryChunk, clock};
 use protocol::control_messages::{Ending, Guilt, Packet};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
@@ -49,6 +50,22 @@ pub enum RunError {
     Daemon(#[from] SocketError),
 }
 
+/// How a server's work has come to its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// Its clients have left.
+    Done,
+    /// It has lost a device, and its clients are to go on at another server: the process is to end at once, with the status
+    /// [`HANDS_OVER`](protocol::control_messages::HANDS_OVER).
+    HandsOver,
+}
+
+/// How long the engine may take to tell clients that may be guilty of a device's loss, before the others go over.
+const TELLING: Duration = Duration::from_millis(5);
+
+/// How long the daemon may take to hear what a server has to say that hands its clients over.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
 /// Events, by the number in the kernel's event.
 const DAEMON: u64 = 0;
 const EVENTS: u64 = 1;
@@ -69,7 +86,7 @@ pub fn run(
     connection: Connection,
     engine: Arc<dyn Engine>,
     log: Arc<dyn Log>,
-) -> Result<(), RunError> {
+) -> Result<Outcome, RunError> {
     run_with(connection, engine, log, Settings::default())
 }
 
@@ -109,7 +126,7 @@ pub fn run_with(
     engine: Arc<dyn Engine>,
     log: Arc<dyn Log>,
     settings: Settings,
-) -> Result<(), RunError> {
+) -> Result<Outcome, RunError> {
     transport::socket::raise_descriptor_limit();
     log.line(true, "Startup");
     for (ordinal, device) in engine.devices().iter().enumerate() {
@@ -131,7 +148,8 @@ pub fn run_with(
     };
     let watchdog = Watchdog::new(settings.watchdog, engine.devices().len());
     let pinned = HostMemoryBudget::of_this_machine(engine.machine_memory());
-    let main_loop = MainLoop {
+    // Where clients go over, sessions have threads that end with the process: nothing of theirs is to be dropped before.
+    let mut main_loop = ManuallyDrop::new(MainLoop {
         epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?,
         running: HashMap::new(),
         sessions: Arc::new(Sessions {
@@ -153,13 +171,15 @@ pub fn run_with(
         }),
         connection,
         unsent: VecDeque::new(),
+        inherited: HashMap::new(),
         own_process: process_inode(pidfd_open(getpid(), PidfdFlags::empty())?.as_fd()),
         stopping: false,
         force_at: None,
         stuck: false,
         watchdog,
         next_look: Instant::now(),
-    };
+        hands_over_at: None,
+    });
     main_loop.watch(&main_loop.connection, DAEMON, EventFlags::IN)?;
     main_loop.watch(&*main_loop.sessions.host.events, EVENTS, EventFlags::IN)?;
     let descriptors = main_loop.sessions.host.descriptors.as_fd();
@@ -167,10 +187,13 @@ pub fn run_with(
     main_loop.connection.send(&ready.encode(), &[])?;
     log.line(false, "Server has started");
     let time_lines = main_loop.sessions.time_lines.clone();
-    main_loop.run()?;
-    time_lines.finish();
-    log.line(false, "Exiting");
-    Ok(())
+    let outcome = main_loop.run()?;
+    if outcome == Outcome::Done {
+        drop(ManuallyDrop::into_inner(main_loop));
+        time_lines.finish();
+        log.line(false, "Exiting");
+    }
+    Ok(outcome)
 }
 
 /// What the main thread knows.
@@ -179,7 +202,9 @@ struct MainLoop {
     epoll: OwnedFd,
     connection: Connection,
     /// Packets for a daemon that does not read fast enough.
-    unsent: VecDeque<Vec<u8>>,
+    unsent: VecDeque<(Vec<u8>, Option<OwnedFd>)>,
+    /// What former servers have left of sessions that the daemon is about to hand over: by device and address.
+    inherited: HashMap<u64, BTreeMap<(u32, u64), MemoryChunk>>,
     running: HashMap<u64, Running>,
     sessions: Arc<Sessions>,
     own_process: u64,
@@ -190,6 +215,8 @@ struct MainLoop {
     watchdog: Watchdog,
     /// When the watchdog looks next.
     next_look: Instant,
+    /// When clients go over to another server, since a device was lost.
+    hands_over_at: Option<Instant>,
 }
 
 impl MainLoop {
@@ -197,10 +224,11 @@ impl MainLoop {
         epoll::add(&self.epoll, fd, EventData::new_u64(number), flags)
     }
 
-    fn run(mut self) -> Result<(), RunError> {
+    fn run(&mut self) -> Result<Outcome, RunError> {
         let mut events = Vec::with_capacity(64);
         while !(self.stopping && (self.running.is_empty() || self.only_stuck_are_left())) {
-            let left = self.force_at.map(|time| {
+            let next = [self.force_at, self.hands_over_at];
+            let left = next.into_iter().flatten().min().map(|time| {
                 time.saturating_duration_since(Instant::now()) + Duration::from_millis(1)
             });
             let look = self.has_ending().then_some(LOOK);
@@ -240,6 +268,13 @@ impl MainLoop {
                     number => self.end_client(number - FIRST_SESSION),
                 }
             }
+            if self
+                .hands_over_at
+                .is_some_and(|time| time <= Instant::now())
+            {
+                self.say_last_words();
+                return Ok(Outcome::HandsOver);
+            }
             if self.force_at.is_some_and(|time| time <= Instant::now()) {
                 self.force_at = None;
                 self.end_all();
@@ -254,7 +289,17 @@ impl MainLoop {
                 self.watch_devices();
             }
         }
-        Ok(())
+        Ok(Outcome::Done)
+    }
+
+    /// Says what is left to be said before this process ends and another server takes its clients over.
+    fn say_last_words(&mut self) {
+        self.drain_events();
+        let until = Instant::now() + LAST_WORDS;
+        while !self.unsent.is_empty() && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(1));
+            self.send_unsent();
+        }
     }
 
     /// Says on which devices nothing ends, and on which something does again.
@@ -308,7 +353,31 @@ impl MainLoop {
         for event in self.sessions.host.events.drain() {
             match event {
                 ServerEvent::Attached(session, bases) => {
+                    if let Some(running) = self.running.get_mut(&session) {
+                        running.is_kept = !bases.is_empty();
+                    }
                     self.send(&Packet::Attached { session, bases });
+                }
+                ServerEvent::ChunkMade(session, chunk) => {
+                    let MemoryChunk {
+                        device,
+                        at,
+                        descriptor,
+                    } = chunk;
+                    let packet = Packet::ChunkMade {
+                        session,
+                        device,
+                        base: at.base,
+                        bytes: at.bytes,
+                    };
+                    self.send_with(&packet, Some(descriptor));
+                }
+                ServerEvent::ChunkGone(session, device, base) => {
+                    self.send(&Packet::ChunkGone {
+                        session,
+                        device,
+                        base,
+                    });
                 }
                 ServerEvent::Ended(session, how) => {
                     let mut accounts = None;
@@ -356,6 +425,15 @@ impl MainLoop {
         if let Some(code) = self.sessions.host.engine.lost()
             && !self.stopping
         {
+            if self.running.values().any(|running| running.is_kept) {
+                if self.hands_over_at.is_none() {
+                    let text =
+                        format!("A device was lost: {code}. Another server takes the clients over");
+                    self.log_line(&text);
+                    self.hands_over_at = Some(Instant::now() + TELLING);
+                }
+                return;
+            }
             let text = format!("A device was lost: {code}. No more clients are taken");
             self.log_line(&text);
             self.stop_admitting(code);

@@ -16,6 +16,9 @@ impl Backing for ClientBacking<'_> {
     fn commit(&mut self, range: Window) -> Result<(), CUresult> {
         self.0.commit(range)
     }
+    fn recommit(&mut self, range: Window) -> Result<bool, CUresult> {
+        self.0.recommit(range)
+    }
     fn decommit(&mut self, range: Window) {
         self.0.decommit(range);
     }

@@ -325,6 +325,21 @@ impl ClientMemory {
         Ok(())
     }
 
+    /// A block of [`ClientMemory::place`] of which the former server has not left everything, though it is none of those that
+    /// are freed: it may have given the memory of these back. `is_freed` is told a block's address and its context.
+    #[must_use]
+    pub fn lost_block(&self, is_freed: impl Fn(u64, u32) -> bool) -> Option<u64> {
+        let pools = || self.devices.iter().chain([&self.host]);
+        if pools().all(|pool| pool.heap.has_all_left()) {
+            return None;
+        }
+        let is_lost = |block: &&MemoryBlock| {
+            !is_freed(block.start, block.context)
+                && pools().any(|pool| pool.heap.is_lost(block.start, block.bytes))
+        };
+        self.blocks.values().find(is_lost).map(|block| block.start)
+    }
+
     /// Takes back whatever a former server left in memory that is in no block.
     pub fn clear_vacant(&self, backing: &mut dyn Backing) {
         self.host.heap.clear_vacant(backing);

@@ -39,6 +39,11 @@ pub trait Backing {
     /// # Errors
     /// When there is no more.
     fn commit(&mut self, range: Window) -> Result<(), CUresult>;
+    /// Makes it accessible with what a former server has left there, or zeroed. Whether all of it was left.
+    ///
+    /// # Errors
+    /// As [`Backing::commit`].
+    fn recommit(&mut self, range: Window) -> Result<bool, CUresult>;
     /// Takes it back, and with it what a former server has left where nothing is committed.
     fn decommit(&mut self, range: Window);
     /// Gives a further window of a device, of at least so many bytes.
@@ -187,6 +192,8 @@ pub struct Heap {
     /// Parts of slabs that are in no block.
     small: Ranges,
     slabs: BTreeMap<u64, Slab>,
+    /// Memory of blocks that were placed where they lay in a former server, which has not left it.
+    not_left: Vec<Window>,
 }
 
 impl Heap {
@@ -204,6 +211,7 @@ impl Heap {
             retained: Ranges::default(),
             small: Ranges::default(),
             slabs: BTreeMap::new(),
+            not_left: Vec::new(),
         }
     }
 
@@ -350,9 +358,24 @@ impl Heap {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
         let range = Window { base: start, bytes };
-        backing
-            .commit(range)
-            .inspect_err(|_| self.vacate(start, bytes))
+        let is_left = backing
+            .recommit(range)
+            .inspect_err(|_| self.vacate(start, bytes))?;
+        if !is_left {
+            self.not_left.push(range);
+        }
+        Ok(())
+    }
+
+    /// Whether the former server has left all memory of [`Heap::place`].
+    pub fn has_all_left(&self) -> bool {
+        self.not_left.is_empty()
+    }
+
+    /// Whether any of a range is memory of [`Heap::place`] that the former server has not left.
+    pub fn is_lost(&self, start: u64, bytes: u64) -> bool {
+        let mut lost = self.not_left.iter();
+        lost.any(|range| range.base < start + bytes && start < range.base + range.bytes)
     }
 
     /// Takes back whatever a former server left in memory that is in no block.

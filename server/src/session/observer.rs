@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use cuda_abi::CUresult;
-use engine::{Engine, Guilt, InFlight, Observer, Span, Window, WorkInFlight, clock};
+use engine::{Engine, Guilt, InFlight, MemoryChunk, Observer, Span, Window, WorkInFlight, clock};
 use parking_lot::Mutex;
 use protocol::control_messages::{Change, DeviceAccount, Ending};
 use protocol::operations::{At, CONTEXT_SLOTS, HoldReason};
@@ -187,6 +187,8 @@ pub struct ClientObserver {
     overran: AtomicBool,
     /// Who says what devices have of its work.
     work: OnceLock<Arc<dyn WorkInFlight>>,
+    /// Another server can take the session over.
+    is_kept: bool,
 }
 
 /// Memory for the variables of a module.
@@ -220,6 +222,7 @@ impl ClientObserver {
         name: ClientLog,
         channels: ServerChannels,
         kernel_time: ClientKernelTime,
+        is_kept: bool,
     ) -> Self {
         Self {
             publisher,
@@ -237,6 +240,7 @@ impl ClientObserver {
             kernel_time,
             overran: AtomicBool::new(false),
             work: OnceLock::new(),
+            is_kept,
         }
     }
 
@@ -244,6 +248,12 @@ impl ClientObserver {
     #[must_use]
     pub const fn session(&self) -> u64 {
         self.session
+    }
+
+    /// Whether the session goes over to another server, as a device is lost: the client is told of no failure from then on,
+    /// since what failed is done again. To be asked where something has failed.
+    pub fn goes_over(&self) -> bool {
+        self.is_kept && self.channels.engine.lost().is_some()
     }
 
     /// Whether a context may be made on a device. The log says why not, unless that is as somebody has set it.
@@ -264,6 +274,12 @@ impl ClientObserver {
     #[must_use]
     pub fn keeps_variables(&self) -> bool {
         self.channels.engine.keeps_variables()
+    }
+
+    /// See [`engine::Engine::begins_one_at_a_time`].
+    #[must_use]
+    pub fn begins_one_at_a_time(&self) -> bool {
+        self.channels.engine.begins_one_at_a_time()
     }
 
     /// Tells the main thread something.
@@ -366,6 +382,9 @@ impl Observer for ClientObserver {
                 );
             }
         }
+        if result.is_err() && !self.is_dead(self.progress.context(at.stream)) && self.goes_over() {
+            return;
+        }
         if let Err(code) = result {
             // Refused, and told once; or the work of a dead context, of which more was told.
             let context = self.progress.context(at.stream);
@@ -446,6 +465,10 @@ impl Observer for ClientObserver {
     }
 
     fn fault(&self, context: u32, code: CUresult, guilt: Guilt, text: &str) {
+        if guilt == Guilt::Innocent && self.goes_over() {
+            self.channels.events.note_dead_context();
+            return;
+        }
         if !self.first_fault(context) {
             return;
         }
@@ -486,6 +509,14 @@ impl Observer for ClientObserver {
                 text: text.to_owned(),
             });
         }
+    }
+
+    fn chunk_made(&self, chunk: MemoryChunk) {
+        self.push_event(ServerEvent::ChunkMade(self.session, chunk));
+    }
+
+    fn chunk_gone(&self, device: u32, base: u64) {
+        self.push_event(ServerEvent::ChunkGone(self.session, device, base));
     }
 
     fn has_variables(&self) -> bool {

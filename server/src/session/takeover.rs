@@ -6,14 +6,16 @@
 //! contexts are dead. Called by admission's thread, before the session is served. Believes the client nothing: each
 //! request is checked as any. Must not know how the client kept its journal.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 use cuda_abi::CUresult;
 use engine::Observer;
 use protocol::control_messages::{Ending, Guilt};
 use protocol::operations::{
-    At, ContextCreate, Copy, HostAlloc, ImageLoad, ImagePut, ManagedAlloc, MemAlloc, ModuleLoad,
-    Opcode, OperationClass, RecordOutcome, Space, StreamDestroy,
+    At, ContextCreate, ContextDestroy, Copy, Fill, HostAlloc, ImageLoad, ImagePut, ManagedAlloc,
+    MemAlloc, MemFree, ModuleLoad, Opcode, OperationClass, RecordOutcome, Space, StreamDestroy,
+    Write,
 };
 use protocol::wire::Fields;
 use transport::ring::{Position, Record};
@@ -103,9 +105,14 @@ impl Session {
         }
         let records = taken_before(consumer, former)?;
         let mut result = TakenOver {
-            is_cut_off: records.iter().any(|(_, record)| is_cut_off(record, former)),
+            is_cut_off: is_cut_off(
+                records.iter().map(|(_, record)| record),
+                former,
+                self.begun(),
+            ),
             ..TakenOver::default()
         };
+        let freed = Freed::by(&records);
         let mut in_ring = BTreeMap::new();
         let mut late = Vec::new();
         for entry in entries {
@@ -121,9 +128,12 @@ impl Session {
         }
         for (position, record) in records {
             let entry = in_ring.remove(&position.end());
+            // Before there is work on it.
+            self.check_memory(&freed)?;
             let at = self.follow(record, entry, (former, &mut result), &mut late)?;
             self.unretired.push_back((position, at));
         }
+        self.check_memory(&freed)?;
         self.memory
             .clear_vacant(&mut ClientBacking(&mut *self.client, &self.addresses));
         for record in late {
@@ -131,6 +141,18 @@ impl Session {
         }
         self.release()?;
         Ok(result)
+    }
+
+    /// Whether the former server has left the memory of all blocks that stay.
+    fn check_memory(&self, freed: &Freed) -> Result<(), End> {
+        let is_freed =
+            |address, context| freed.blocks.contains(&address) || freed.contexts.contains(&context);
+        match self.memory.lost_block(is_freed) {
+            None => Ok(()),
+            Some(address) => Err(failed(format!(
+                "its former server has not left the memory of the block at {address:#x}"
+            ))),
+        }
     }
 
     /// Makes an object again that a record made.
@@ -319,7 +341,7 @@ impl Session {
                     }
                     return Ok(NOWHERE);
                 }
-                let count = match at.sequence == completed + 1 {
+                let count = match self.begun().is_it(at, former) {
                     _ if result.is_cut_off => &mut result.failed,
                     true => &mut result.repeated,
                     false => &mut result.untouched,
@@ -352,12 +374,69 @@ impl Session {
         Ok(NOWHERE)
     }
 
+    /// Which operations the former server may have begun, which had this one's engine.
+    fn begun(&self) -> Begun {
+        match self.observer.begins_one_at_a_time() {
+            true => Begun::First,
+            false => Begun::All,
+        }
+    }
+
     /// A stream was made again whose end was complete.
     fn end_stream_again(&mut self, at: At) -> Result<(), End> {
         self.scheduler.end_stream(at.stream);
         let request = StreamDestroy { reserved: 0 };
         let ended = self.client.stream_destroy(at, &request, &[]);
         ended.map_err(|code| not_made(Opcode::StreamDestroy, code))
+    }
+}
+
+/// Which of a stream's operations that are not complete may have been begun.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Begun {
+    /// The first one at most.
+    First,
+    /// Any: a device has several, and says late how far it is.
+    All,
+}
+
+impl Begun {
+    /// Whether this one may have been.
+    fn is_it(self, at: At, former: &Former) -> bool {
+        let behind = at.sequence.saturating_sub(completed(former, at.stream));
+        match self {
+            Self::First => behind == 1,
+            Self::All => behind >= 1,
+        }
+    }
+}
+
+/// What records that the former server had taken free: work on that is complete where it has given the memory back.
+#[derive(Debug, Default)]
+struct Freed {
+    blocks: BTreeSet<u64>,
+    contexts: BTreeSet<u32>,
+}
+
+impl Freed {
+    fn by(records: &[(Position, Record)]) -> Self {
+        let mut freed = Self::default();
+        for (_, record) in records {
+            match Opcode::from_number(record.header.opcode) {
+                Some(Opcode::MemFree) => {
+                    let free = MemFree::read(record.slots()).ok();
+                    freed.blocks.extend(free.map(|free| free.address));
+                }
+                Some(Opcode::ContextDestroy) => {
+                    let destroy = ContextDestroy::read(record.slots()).ok();
+                    freed
+                        .contexts
+                        .extend(destroy.map(|destroy| destroy.context));
+                }
+                _ => {}
+            }
+        }
+        freed
     }
 }
 
@@ -392,49 +471,109 @@ fn completed(former: &Former, stream: u32) -> u64 {
     completed.copied().unwrap_or(0)
 }
 
-/// Whether a record may have been begun whose work cannot be done again without anybody being able to tell. Of each
-/// stream that is the first one at most that is not complete.
-fn is_cut_off(record: &Record, former: &Former) -> bool {
-    let header = record.header;
-    let opcode = Opcode::from_number(header.opcode);
-    let Some(opcode) = opcode.filter(|opcode| opcode.row().class == OperationClass::Stream) else {
-        return false;
-    };
-    if header.sequence != completed(former, header.channel) + 1 {
-        return false;
+/// Whether any of these records, in the ring's order, may have been begun whose work cannot be done again without anybody
+/// being able to tell. One that writes what an earlier one has read is such, as that one is done again too.
+fn is_cut_off<'a>(
+    records: impl Iterator<Item = &'a Record>,
+    former: &Former,
+    begun: Begun,
+) -> bool {
+    let mut read: Vec<Range<u64>> = Vec::new();
+    for record in records {
+        let header = record.header;
+        let opcode = Opcode::from_number(header.opcode);
+        let Some(opcode) = opcode.filter(|opcode| opcode.row().class == OperationClass::Stream)
+        else {
+            continue;
+        };
+        let at = At {
+            stream: header.channel,
+            sequence: header.sequence,
+        };
+        if !begun.is_it(at, former) {
+            continue;
+        }
+        let Some(repeatable) = repeatable(opcode, record) else {
+            return true;
+        };
+        read.extend(repeatable.reads);
+        if let Some(writes) = repeatable.writes
+            && read
+                .iter()
+                .any(|read| read.start < writes.end && writes.start < read.end)
+        {
+            return true;
+        }
     }
+    false
+}
+
+/// What an operation reads and writes that can be done twice, of memory that kernels and copies reach by its addresses.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Repeatable {
+    reads: Option<Range<u64>>,
+    writes: Option<Range<u64>>,
+}
+
+/// What a stream's operation touches, if it can be done again after it was begun.
+fn repeatable(opcode: Opcode, record: &Record) -> Option<Repeatable> {
     match opcode {
         Opcode::StreamWait
         | Opcode::HostBarrier
         | Opcode::ValueWait
-        | Opcode::Fill
         | Opcode::EventRecord
-        | Opcode::StreamDestroy => false,
-        Opcode::Write => record.data().len() <= FLAG_BYTES,
-        Opcode::Copy => Copy::read(record.slots()).is_ok_and(|copy| overlaps(&copy)),
-        _ => true,
+        | Opcode::StreamDestroy => Some(Repeatable::default()),
+        Opcode::Fill => {
+            let fill = Fill::read(record.slots()).ok()?;
+            let width = fill.width.saturating_mul(fill.element.into());
+            let rows = (fill.height, fill.pitch);
+            Some(Repeatable {
+                reads: None,
+                writes: Some(extent(fill.to, width, rows, (1, 0))),
+            })
+        }
+        Opcode::Write => {
+            let write = Write::read(record.slots()).ok()?;
+            let bytes = record.data().len();
+            (bytes > FLAG_BYTES).then(|| Repeatable {
+                reads: None,
+                writes: Some(write.to..write.to.saturating_add(bytes as u64)),
+            })
+        }
+        Opcode::Copy => {
+            let copy = Copy::read(record.slots()).ok()?;
+            let is_memory = |space: u32| space == Space::Unified as u32;
+            let side = |at, pitch, slice| {
+                extent(at, copy.width, (copy.height, pitch), (copy.depth, slice))
+            };
+            let from = side(copy.from, copy.from_pitch, copy.from_slice);
+            let to = side(copy.to, copy.to_pitch, copy.to_slice);
+            Some(Repeatable {
+                reads: is_memory(copy.from_space).then_some(from),
+                writes: is_memory(copy.to_space).then_some(to),
+            })
+        }
+        _ => None,
     }
 }
 
-/// Whether a copy may read what it writes.
-fn overlaps(copy: &Copy) -> bool {
-    if copy.to_space != copy.from_space || copy.to_space != Space::Unified as u32 {
-        return false;
-    }
-    let end = |from: u64, pitch: u64, slice: u64| {
-        let rows = copy.height.saturating_sub(1).saturating_mul(pitch);
-        let slices = copy.depth.saturating_sub(1).saturating_mul(slice);
-        let bytes = copy.width.saturating_add(rows).saturating_add(slices);
-        from.saturating_add(bytes)
-    };
-    copy.to < end(copy.from, copy.from_pitch, copy.from_slice)
-        && copy.from < end(copy.to, copy.to_pitch, copy.to_slice)
+/// From the first to the last byte of rows of `width` bytes, in slices.
+fn extent(
+    at: u64,
+    width: u64,
+    (height, pitch): (u64, u64),
+    (depth, slice): (u64, u64),
+) -> Range<u64> {
+    let rows = height.saturating_sub(1).saturating_mul(pitch);
+    let slices = depth.saturating_sub(1).saturating_mul(slice);
+    let bytes = width.saturating_add(rows).saturating_add(slices);
+    at..at.saturating_add(bytes)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use protocol::operations::{Launch, Request, STREAM_SLOTS, Write};
+    use protocol::operations::{Launch, Request, STREAM_SLOTS};
     use protocol::wire::{Header, MAX_FIELD_SLOTS};
 
     fn record<R: Request>(request: &R, sequence: u64, data: &[u8]) -> Record {
@@ -466,21 +605,17 @@ mod tests {
     #[test]
     fn what_may_have_been_begun_and_cannot_be_repeated_is_cut_off() {
         let launch = Launch::default();
-        assert!(is_cut_off(&record(&launch, 8, &[]), &former(7)));
-        assert!(
-            !is_cut_off(&record(&launch, 9, &[]), &former(7)),
-            "behind another"
-        );
-        assert!(
-            !is_cut_off(&record(&launch, 8, &[]), &former(8)),
-            "complete"
-        );
+        let is = |record: Record, completed, begun| {
+            is_cut_off(std::iter::once(&record), &former(completed), begun)
+        };
+        let behind = || record(&launch, 9, &[]);
+        assert!(is(record(&launch, 8, &[]), 7, Begun::First));
+        assert!(!is(behind(), 7, Begun::First), "behind another");
+        assert!(is(behind(), 7, Begun::All), "the device may have both");
+        assert!(!is(record(&launch, 8, &[]), 8, Begun::All), "complete");
         let write = Write { to: 4096 };
-        assert!(
-            is_cut_off(&record(&write, 8, &[0; 4]), &former(7)),
-            "a flag"
-        );
-        assert!(!is_cut_off(&record(&write, 8, &[0; 64]), &former(7)));
+        assert!(is(record(&write, 8, &[0; 4]), 7, Begun::First), "a flag");
+        assert!(!is(record(&write, 8, &[0; 64]), 7, Begun::First));
     }
 
     #[test]
@@ -494,13 +629,44 @@ mod tests {
             ..Copy::default()
         };
         for (to, from, is) in [(0, 0, true), (0, 99, true), (99, 0, true), (0, 100, false)] {
-            let record = record(&copy(to, from), 8, &[]);
-            assert_eq!(is_cut_off(&record, &former(7)), is, "{to} {from}");
+            let record = [record(&copy(to, from), 8, &[])];
+            let found = is_cut_off(record.iter(), &former(7), Begun::First);
+            assert_eq!(found, is, "{to} {from}");
         }
         let staged = Copy {
             from_space: Space::Staging as u32,
             ..copy(0, 0)
         };
-        assert!(!is_cut_off(&record(&staged, 8, &[]), &former(7)));
+        let staged = [record(&staged, 8, &[])];
+        assert!(!is_cut_off(staged.iter(), &former(7), Begun::First));
+    }
+
+    #[test]
+    fn copies_are_repeated_together_unless_one_writes_what_an_earlier_one_has_read() {
+        let copy = |to, from| Copy {
+            to,
+            from,
+            width: 100,
+            height: 1,
+            depth: 1,
+            ..Copy::default()
+        };
+        let both = |second: Copy| {
+            let records = [record(&copy(1000, 2000), 8, &[]), record(&second, 9, &[])];
+            is_cut_off(records.iter(), &former(7), Begun::All)
+        };
+        assert!(!both(copy(3000, 1000)), "it reads what was written");
+        assert!(!both(copy(1000, 3000)), "it writes the same");
+        assert!(both(copy(2050, 3000)), "it writes what was read");
+        let fill = Fill {
+            to: 2099,
+            width: 1,
+            element: 1,
+            height: 1,
+            ..Fill::default()
+        };
+        let records = [record(&copy(1000, 2000), 8, &[]), record(&fill, 9, &[])];
+        assert!(is_cut_off(records.iter(), &former(7), Begun::All));
+        assert!(!is_cut_off(records.iter(), &former(7), Begun::First));
     }
 }

@@ -71,6 +71,7 @@ pub const WRONGS: &[(&str, Wrong)] = &[
 pub const NEIGHBOURS: &[(&str, &str, usize)] = &[
     ("idle", "idle", 1),
     ("kernels", "kernels", 1),
+    ("8 that work a third of the time", "third", 8),
     ("graph", "graph", 1),
     ("copies", "copies", 1),
     ("32 neighbours", "kernels", 32),

@@ -27,6 +27,8 @@ pub enum Sharing {
         engine: &'static str,
         /// Whether all clients ask to be fenced.
         fenced: bool,
+        /// Whether another server takes over the clients of one that ends.
+        failover: bool,
     },
     /// NVIDIA's MPS, which is on the path.
     NvidiaMps,
@@ -34,18 +36,23 @@ pub enum Sharing {
 
 impl Sharing {
     /// Its name in the table.
-    pub fn name(&self) -> &'static str {
-        match self {
-            Self::OpenMps {
-                engine: "soft",
-                fenced: false,
-                ..
-            } => "OpenMPS, software GPU",
-            Self::OpenMps { engine: "soft", .. } => "OpenMPS, software GPU, fenced",
-            Self::OpenMps { fenced: false, .. } => "OpenMPS",
-            Self::OpenMps { .. } => "OpenMPS, fenced",
-            Self::NvidiaMps => "NVIDIA MPS",
-        }
+    pub fn name(&self) -> String {
+        let Self::OpenMps {
+            engine,
+            fenced,
+            failover,
+            ..
+        } = self
+        else {
+            return "NVIDIA MPS".into();
+        };
+        let parts = [
+            (*engine == "soft", ", software GPU"),
+            (*fenced, ", fenced"),
+            (*failover, ", failover"),
+        ];
+        let parts = parts.iter().filter(|(is, _)| *is).map(|(_, name)| *name);
+        std::iter::once("OpenMPS").chain(parts).collect()
     }
 }
 
@@ -82,8 +89,11 @@ impl Scene {
         }
         let mut command = control(sharing);
         set(&mut command, sharing, folder.path());
-        if matches!(sharing, Sharing::OpenMps { .. }) {
+        if let Sharing::OpenMps { failover, .. } = sharing {
             command.args(options);
+            if *failover && !options.contains(&"--failover") {
+                command.arg("--failover");
+            }
         }
         let daemon = command
             .arg("-f")

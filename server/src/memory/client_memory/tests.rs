@@ -9,6 +9,9 @@ impl Backing for Plenty {
     fn commit(&mut self, _: Window) -> Result<(), CUresult> {
         Ok(())
     }
+    fn recommit(&mut self, _: Window) -> Result<bool, CUresult> {
+        Ok(true)
+    }
     fn decommit(&mut self, _: Window) {}
     fn extend(&mut self, _: u32, _: u64) -> Result<Window, CUresult> {
         Err(CUresult::ERROR_OUT_OF_MEMORY)

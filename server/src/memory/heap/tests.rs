@@ -11,6 +11,8 @@ struct Device {
     windows: Vec<Window>,
     /// The most bytes that a further window can have.
     most: u64,
+    /// A former server has left everything.
+    left: bool,
 }
 
 impl Device {
@@ -21,6 +23,7 @@ impl Device {
             commits: 0,
             windows: Vec::new(),
             most: u64::MAX,
+            left: true,
         }
     }
 }
@@ -36,6 +39,10 @@ impl Backing for Device {
             assert!(self.granules.insert(at), "committed twice");
         }
         Ok(())
+    }
+    fn recommit(&mut self, range: Window) -> Result<bool, CUresult> {
+        self.commit(range)?;
+        Ok(self.left)
     }
     fn decommit(&mut self, range: Window) {
         for at in (range.base..range.base + range.bytes).step_by(GRANULE as usize) {
@@ -338,4 +345,18 @@ fn blocks_are_placed_where_they_lay_and_leave_nothing() {
     ] {
         assert!(next.place(start, bytes, &mut backing).is_err());
     }
+}
+
+#[test]
+fn blocks_whose_memory_was_not_left_are_known() {
+    let mut backing = Device::new(WINDOW.bytes);
+    let mut next = Heap::new(WINDOW, Some(3));
+    let (left, lost) = (WINDOW.base, WINDOW.base + GRANULE);
+    next.place(left, 512, &mut backing).unwrap();
+    backing.left = false;
+    next.place(lost, 512, &mut backing).unwrap();
+    // What is in the same granule was not left either.
+    next.place(lost + 4096, 512, &mut backing).unwrap();
+    let found = [left, lost, lost + 4096].map(|start| next.is_lost(start, 512));
+    assert_eq!(found, [false, true, true]);
 }

@@ -1,0 +1,130 @@
+//! A program with memory of some sizes on the device and in the host, whose contents it checks each time when it is told so.
+//! Tests end its server in between.
+//!
+//! It knows nothing of OpenMPS. Its kernel writes a value of 32 bits to an address, or spins, so that a driver that has no
+//! compiler can run it: see `engine-nvidia/tests/fake/driver.c`. What goes wrong is said as `error` and its number.
+
+use tests::cuda::{Address, Code, Driver, Handle};
+use tests::program::{hear, say};
+
+/// The fake driver looks at the name and the parameters alone.
+const KERNELS: &str = ".version 7.8\n.target sm_80\n.address_size 64\n\
+    .visible .entry set(.param .u64 to, .param .u32 value)\n{\n\
+    .reg .b64 %d<2>; .reg .b32 %r<2>; .reg .pred %p<2>;\n\
+    ld.param.u64 %d1, [to]; ld.param.u32 %r1, [value]; setp.eq.u64 %p1, %d1, 0;\n\
+    SPIN: @%p1 bra SPIN;\n\
+    st.global.u32 [%d1], %r1; ret;\n}\n";
+
+/// CU_STREAM_NON_BLOCKING
+const NON_BLOCKING: u32 = 1;
+
+/// What it has.
+struct Objects {
+    set: Handle,
+    stream: Handle,
+    event: Handle,
+    /// Of some sizes, each with its number in it.
+    blocks: Vec<(Address, usize, u64)>,
+    pinned: *mut u64,
+    /// The last value that a kernel wrote to the first block.
+    value: u32,
+}
+
+fn main() {
+    let driver = Driver::ready();
+    let mut objects = Objects::new(&driver).expect("a server");
+    say("ready");
+    loop {
+        let result = match hear().as_str() {
+            "round" => objects.round(&driver),
+            "spin" => objects.spin(&driver),
+            "wait" => driver.synchronize(),
+            "reset" => reset(&driver).and_then(|()| {
+                objects = Objects::new(&driver)?;
+                Ok(())
+            }),
+            _ => return,
+        };
+        match result {
+            Ok(()) => say("ok"),
+            Err(code) => say(&format!("error {code}")),
+        }
+    }
+}
+
+fn reset(driver: &Driver) -> Result<(), Code> {
+    // SAFETY: a function of a number; nothing of the context is used after it.
+    unsafe { driver.primary_reset(0)? };
+    driver.enter()
+}
+
+impl Objects {
+    fn new(driver: &Driver) -> Result<Self, Code> {
+        let module = driver.module(KERNELS)?;
+        let mut blocks = Vec::new();
+        for (number, bytes) in (0..).zip([512, 24 << 10, 63 << 10, 1 << 20, 33 << 20]) {
+            blocks.push((driver.alloc(bytes)?, bytes, 1000 + number));
+        }
+        // What is given back in between leaves a hole.
+        // SAFETY: it is this program's own and used by nobody.
+        unsafe { driver.mem_free(blocks.remove(2).0)? };
+        for &(block, bytes, number) in &blocks {
+            driver.upload(block, &vec![number; bytes / 8])?;
+        }
+        let (mut event, mut pinned) = (0, std::ptr::null_mut());
+        // SAFETY: the out pointers are locals'.
+        unsafe {
+            driver.event_create(&raw mut event, 0)?;
+            driver.mem_host_alloc(&raw mut pinned, 8, 0)?;
+        }
+        let pinned = pinned.cast();
+        // SAFETY: 8 bytes were allocated, and nothing else uses them.
+        unsafe { *pinned = 77 };
+        Ok(Self {
+            set: driver.function(module, "set")?,
+            stream: driver.stream(NON_BLOCKING)?,
+            event,
+            blocks,
+            pinned,
+            value: 1000,
+        })
+    }
+
+    /// Has a kernel write something, and checks that and all else.
+    fn round(&mut self, driver: &Driver) -> Result<(), Code> {
+        self.value += 1;
+        let (first, _, _) = self.blocks[0];
+        driver.launch(self.set, 1, 1, self.stream, &[first, self.value.into()])?;
+        // SAFETY: handles are this program's own.
+        unsafe {
+            driver.event_record(self.event, self.stream)?;
+            driver.stream_synchronize(self.stream)?;
+        }
+        let passing = driver.alloc(3 << 20)?;
+        let mut zeroes = vec![1u64; (3 << 20) / 8];
+        driver.download(&mut zeroes, passing)?;
+        assert!(zeroes.iter().all(|&word| word == 0), "new memory is clear");
+        // SAFETY: it is this program's own and used by nobody.
+        unsafe { driver.mem_free(passing)? };
+        for &(block, bytes, number) in &self.blocks {
+            let mut words = vec![0u64; bytes / 8];
+            driver.download(&mut words, block)?;
+            let written = if block == first {
+                self.value.into()
+            } else {
+                number
+            };
+            assert_eq!(words[0], written, "the first word of {number}");
+            let others = words[1..].iter().all(|&word| word == number);
+            assert!(others, "all of {number}");
+        }
+        // SAFETY: 8 bytes were allocated, and nothing writes them.
+        assert_eq!(unsafe { *self.pinned }, 77, "host memory");
+        Ok(())
+    }
+
+    /// Launches a kernel that ends when it is let, and does not wait.
+    fn spin(&self, driver: &Driver) -> Result<(), Code> {
+        driver.launch(self.set, 1, 1, self.stream, &[0, 1])
+    }
+}
