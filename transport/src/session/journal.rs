@@ -212,7 +212,8 @@ fn put_bytes(bytes: &[u8], words: &mut Vec<u64>) {
 }
 
 impl Entry {
-    fn write(&self, words: &mut Vec<u64>) {
+    /// Adds its written form to the words of a journal, which ends with a word of zero.
+    pub fn write(&self, words: &mut Vec<u64>) {
         let header = Header {
             slots: self.record.slots().len() as u8,
             data: self.record.data().len() as u32,
