@@ -310,6 +310,9 @@ impl MainLoop {
                 ServerEvent::Attached(session, bases) => {
                     self.send(&Packet::Attached { session, bases });
                 }
+                ServerEvent::TakenOver(session, takeovers) => {
+                    self.send(&Packet::TakenOver { session, takeovers });
+                }
                 ServerEvent::Ended(session, how) => {
                     let mut accounts = None;
                     if let Some(running) = self.running.remove(&session) {

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 
 use cuda_abi::CUresult;
 use engine::Observer;
-use protocol::control_messages::{Ending, Guilt};
+use protocol::control_messages::{Ending, Guilt, Takeovers};
 use protocol::operations::{
     At, ContextCreate, Copy, HostAlloc, ImageLoad, ImagePut, ManagedAlloc, MemAlloc, ModuleLoad,
     Opcode, OperationClass, RecordOutcome, Space, StreamDestroy,
@@ -47,6 +47,19 @@ pub struct TakenOver {
     /// Operations that failed, as a kernel was cut off.
     failed: usize,
     is_cut_off: bool,
+}
+
+impl TakenOver {
+    /// As the daemon counts it.
+    #[must_use]
+    pub fn counts(&self) -> Takeovers {
+        Takeovers {
+            count: 1,
+            untouched: self.untouched as u64,
+            repeated: self.repeated as u64,
+            failed: self.failed as u64,
+        }
+    }
 }
 
 impl std::fmt::Display for TakenOver {
