@@ -31,6 +31,9 @@ use transport::socket::{Connection, poll};
 /// Records that a client has posted at most.
 const POSTED: u8 = 24;
 
+/// Words of the ring that are done before them.
+const BEFORE: usize = 128;
+
 /// Entries of a journal at most.
 const ENTRIES: u8 = 24;
 
@@ -103,6 +106,9 @@ protocol::for_each_operation!(any_operation);
 
 /// What the client posts: some work of some streams, and calls.
 fn post_some(end: &ClientEnd, bytes: &mut Bytes<'_>) {
+    // What is done by then, so that there are places in the ring before all that is left.
+    let data = [0; BEFORE * 8];
+    let _ = end.post(0, 0, &ContextCreate::default(), &[&data]);
     let mut places = [0_u64; 4];
     for _ in 0..bytes.byte() % POSTED {
         let (opcode, slots, data) = operation(bytes, &[]);
@@ -124,6 +130,8 @@ fn former_server(end: ServerEnd, bytes: &mut Bytes<'_>) -> Vec<u64> {
     let (mut consumer, publisher) = end.split();
     let mut taken = Vec::new();
     let mut record = Record::default();
+    let first = consumer.next_record(&mut record).ok().flatten();
+    consumer.retire(first.expect("it was posted"));
     for _ in 0..bytes.byte() % POSTED {
         let Ok(Some(position)) = consumer.next_record(&mut record) else {
             break;
@@ -173,7 +181,7 @@ impl Written {
             outcome,
         };
         entry.write(&mut self.words);
-        self.end += 1;
+        self.end = end.wrapping_add(1);
     }
 
     fn made<R: Request>(&mut self, request: &R, data: &[u8], outcome: Outcome) {
@@ -237,7 +245,7 @@ impl Written {
     fn more(&mut self, bytes: &mut Bytes<'_>, ends: &[u64]) {
         for _ in 0..bytes.byte() % ENTRIES {
             self.end = match bytes.byte() {
-                step @ 0..200 => self.end + u64::from(step % 4),
+                step @ 0..200 => self.end.wrapping_add(u64::from(step % 4)),
                 _ => value(bytes, ends),
             };
             let (opcode, slots, data) = operation(bytes, ends);
