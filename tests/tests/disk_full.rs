@@ -117,7 +117,6 @@ fn a_full_disk_for_a_time_line_ends_the_recording_and_not_the_program() {
         .env("OPENMPS_TRACE", &file)
         .env("OPENMPS_CLIENT_LOG", &log);
     assert_eq!(succeed(&mut program), "ok\n");
-    assert!(disk.is_full());
     let said = read_to_string(&log).unwrap();
     assert!(said.contains("No space left on device"), "{said}");
     // What was written until then can be read.
