@@ -18,8 +18,8 @@ use engine::arena::{EXTENT, HOST_BYTES};
 use libfuzzer_sys::fuzz_target;
 use openmps_fuzz::live_server::{ADD, Bytes, Handed, PATIENCE, WILD, server};
 use protocol::operations::{
-    ContextCreate, HostAlloc, ImageLoad, ImagePut, JOURNAL_PACKET, MemAlloc, ModuleLoad,
-    OPERATIONS, Opcode, OperationClass, Request, StreamCreate,
+    CONTEXT_SLOTS, ContextCreate, HostAlloc, ImageLoad, ImagePut, JOURNAL_PACKET, MemAlloc,
+    ModuleLoad, OPERATIONS, Opcode, OperationClass, Request, StreamCreate,
 };
 use protocol::wire::{Fields, Header, MAX_FIELD_SLOTS};
 use transport::memory::{Mapping, Sealed};
@@ -30,6 +30,9 @@ use transport::socket::{Connection, poll};
 
 /// Records that a client has posted at most.
 const POSTED: u8 = 24;
+
+/// The slot of the first stream that is none of a context's own.
+const STREAMS: u32 = CONTEXT_SLOTS;
 
 /// Words of the ring that are done before them.
 const BEFORE: usize = 128;
@@ -48,6 +51,14 @@ fn answered(slots: &[u64], data: &[u8]) -> Outcome {
         slots: slots.to_vec(),
         data: data.to_vec(),
     })
+}
+
+/// A slot: of the first context's own stream, or of one of some others; for a call, some other.
+fn channel(which: u8) -> u32 {
+    match u32::from(which & 3) {
+        0 => 0,
+        other => STREAMS - 1 + other,
+    }
 }
 
 /// A value for a field: one that fits somewhere, or any.
@@ -112,12 +123,12 @@ fn post_some(end: &ClientEnd, bytes: &mut Bytes<'_>) {
     let mut places = [0_u64; 4];
     for _ in 0..bytes.byte() % POSTED {
         let (opcode, slots, data) = operation(bytes, &[]);
-        let channel = bytes.byte() & 3;
+        let which = bytes.byte();
         let place = match opcode.row().class {
             OperationClass::Stream | OperationClass::Call => {
-                let place = &mut places[usize::from(channel)];
+                let place = &mut places[usize::from(which & 3)];
                 *place += 1;
-                (u32::from(channel), *place)
+                (channel(which), *place)
             }
             OperationClass::Post | OperationClass::Create => (0, 0),
         };
@@ -200,7 +211,7 @@ impl Written {
     fn begin(&mut self) {
         self.made(&ContextCreate::default(), &[], Outcome::Posted);
         let stream = StreamCreate {
-            stream: 1,
+            stream: STREAMS,
             ..StreamCreate::default()
         };
         self.made(&stream, &[], Outcome::Posted);
@@ -254,7 +265,7 @@ impl Written {
             let header = Header {
                 opcode: row.number,
                 version: row.version,
-                channel: u32::from(form >> 6),
+                channel: channel(form >> 6),
                 sequence: u64::from(form >> 4 & 3),
                 ..Header::default()
             };
