@@ -19,13 +19,13 @@ use libfuzzer_sys::fuzz_target;
 use openmps_fuzz::live_server::{ADD, Bytes, Handed, PATIENCE, WILD, server};
 use protocol::operations::{
     CONTEXT_SLOTS, ContextCreate, HostAlloc, ImageLoad, ImagePut, JOURNAL_PACKET, MemAlloc,
-    ModuleLoad, OPERATIONS, Opcode, OperationClass, Request, StreamCreate,
+    MemInfo, ModuleLoad, OPERATIONS, Opcode, OperationClass, Request, StreamCreate,
 };
 use protocol::wire::{Fields, Header, MAX_FIELD_SLOTS};
 use transport::memory::{Mapping, Sealed};
 use transport::ring::Record;
 use transport::session::journal::{self, Entry, Outcome};
-use transport::session::{Answer, ClientEnd, RING_BYTES, ServerEnd, SessionMemory};
+use transport::session::{Answer, ClientEnd, REPLY_SLOTS, RING_BYTES, ServerEnd, SessionMemory};
 use transport::socket::{Connection, poll};
 
 /// Records that a client has posted at most.
@@ -215,7 +215,7 @@ impl Written {
             ..StreamCreate::default()
         };
         self.made(&stream, &[], Outcome::Posted);
-        let bytes = 1 << 20;
+        let bytes = 1 << 16;
         let device = bases()[0];
         let memory = MemAlloc { context: 0, bytes };
         self.made(&memory, &[], answered(&[device], &[]));
@@ -392,6 +392,10 @@ fuzz_target!(|bytes: &[u8]| {
     let sent = descriptor(bytes.byte(), &written.words);
     let fds: Vec<_> = sent.iter().map(AsFd::as_fd).collect();
     let _ = connection.try_send(&packet, &fds);
+    // Taken when all before it is made again.
+    let last = MemInfo { device: 0 };
+    let (slot, serial) = (REPLY_SLOTS as u32 - 1, 1);
+    let _ = client.post_until(slot, serial, &last, &[], Instant::now() + PATIENCE);
     let status = Mapping::map_read_only(&next.status).expect("the status memory");
     wait_for_server(&connection, &status, &ring);
     server.bystander.check();
