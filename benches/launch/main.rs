@@ -18,6 +18,9 @@ const NULL: Handle = 0;
 /// Launches that are posted in one go; fewer than a stream may have unfinished.
 const BURST: u32 = 500;
 
+/// Blocks that live beside the one that is allocated and freed.
+const OTHERS: usize = 1000;
+
 fn main() {
     let json = std::env::args().any(|argument| argument == "--json");
     let start = Instant::now();
@@ -47,6 +50,10 @@ fn main() {
     let mut awake = Vec::new();
     let mut asleep = Vec::new();
     let mut allocate = Vec::new();
+    let mut crowded = Vec::new();
+    let mut copy = Vec::new();
+    let data = driver.alloc(4096).expect("4 KiB are there");
+    let mut host = [0u64; 512];
     for _ in 0..20 {
         let start = Instant::now();
         for _ in 0..BURST {
@@ -67,12 +74,31 @@ fn main() {
                 wait();
             }));
         }
-        for _ in 0..20 {
-            allocate.push(timed(|| {
+        for _ in 0..100 {
+            copy.push(timed(|| {
+                driver.upload(data, &host).expect("it is copied");
+                driver.download(&mut host, data).expect("it is copied");
+            }));
+        }
+        let allocate_and_free = |times: &mut Vec<Duration>| {
+            times.push(timed(|| {
                 let address = driver.alloc(4 << 20).expect("4 MiB are there");
                 // SAFETY: the address was just given to this program.
                 unsafe { driver.mem_free(address) }.expect("it can be freed");
             }));
+        };
+        for _ in 0..20 {
+            allocate_and_free(&mut allocate);
+        }
+        let others: Vec<_> = (0..OTHERS)
+            .map(|_| driver.alloc(4096).expect("4 KiB are there"))
+            .collect();
+        for _ in 0..20 {
+            allocate_and_free(&mut crowded);
+        }
+        for address in others {
+            // SAFETY: it is this program's own and used by nobody.
+            unsafe { driver.mem_free(address) }.expect("it can be freed");
         }
     }
     let rows = [
@@ -80,7 +106,9 @@ fn main() {
         ("post one launch", post),
         ("launch + synchronise, both awake", awake),
         ("launch + synchronise, both asleep before", asleep),
+        ("4 KiB to the device and back", copy),
         ("cuMemAlloc + cuMemFree of 4 MiB", allocate),
+        ("the same beside 1000 other blocks", crowded),
     ];
     for (name, mut times) in rows {
         times.sort();

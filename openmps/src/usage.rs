@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use protocol::control_messages::{DeviceAccount, View, ViewedProcess};
+use protocol::control_messages::{DeviceAccount, Takeovers, View, ViewedProcess};
 use serde::Serialize;
 
 use crate::container_names::{ContainerName, ContainerNames};
@@ -17,6 +17,17 @@ pub struct Usage {
     pub seconds: f64,
     /// By ordinal.
     pub devices: Vec<DeviceUsage>,
+    /// The servers that can be seen, with what they have taken over.
+    pub servers: Vec<ServerUsage>,
+}
+
+/// A server.
+#[derive(Clone, Copy, Debug, Serialize, PartialEq)]
+pub struct ServerUsage {
+    /// Its process id.
+    pub pid: i32,
+    /// What it has taken over.
+    pub takeovers: TakenOver,
 }
 
 /// What one device was used for.
@@ -74,8 +85,30 @@ pub struct ClientUsage {
     pub rates: Rates,
     /// Whom its work waited for between the looks.
     pub waits: Vec<Wait>,
-    /// What it has had since it came.
+    /// What it has had since it came, or was last taken over.
     pub total: Total,
+    /// How often its session was taken over, and what became of what was under way.
+    pub takeovers: TakenOver,
+}
+
+/// How often sessions were taken over, and what became of the operations that were under way.
+#[derive(Clone, Copy, Debug, Default, Serialize, PartialEq)]
+pub struct TakenOver {
+    pub count: u64,
+    pub untouched: u64,
+    pub repeated: u64,
+    pub failed: u64,
+}
+
+impl From<Takeovers> for TakenOver {
+    fn from(takeovers: Takeovers) -> Self {
+        Self {
+            count: takeovers.count,
+            untouched: takeovers.untouched,
+            repeated: takeovers.repeated,
+            failed: takeovers.failed,
+        }
+    }
 }
 
 /// That a client's work waited for another client.
@@ -226,6 +259,7 @@ pub fn between(earlier: Option<&View>, now: &View) -> Usage {
                     },
                     waits: Vec::new(),
                     total: Total::from(&process.account),
+                    takeovers: process.takeovers.into(),
                 }
             });
         let mut clients: Vec<ClientUsage> = clients.collect();
@@ -258,7 +292,19 @@ pub fn between(earlier: Option<&View>, now: &View) -> Usage {
     Usage {
         seconds: seconds(span),
         devices: devices.collect(),
+        servers: servers(now).collect(),
     }
+}
+
+/// The servers that a view has, each once.
+pub fn servers(view: &View) -> impl Iterator<Item = ServerUsage> {
+    let each = view.processes.iter();
+    // A server has an entry for each device.
+    each.filter(|process| process.is_server && process.device == 0)
+        .map(|process| ServerUsage {
+            pid: process.pid,
+            takeovers: process.takeovers.into(),
+        })
 }
 
 /// Whom one of the clients waited for on a device that worked so much for all.

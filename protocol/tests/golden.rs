@@ -10,7 +10,7 @@ use std::path::Path;
 
 use protocol::control_messages::{
     Admit, Change, ClientFields, DeviceAccount, Ending, FaultCount, Group, Guilt, Hello,
-    ListedDevice, Membership, PACKET_MAX, Packet, Purpose, RecordedClient, RecordedPart,
+    ListedDevice, Membership, PACKET_MAX, Packet, Purpose, RecordedClient, RecordedPart, Takeovers,
     TimeLineRequest, VERSION, Version, View, ViewRequest, ViewedDevice, ViewedProcess, Welcome,
     fingerprint, view_packets,
 };
@@ -207,6 +207,13 @@ fn packets() -> Vec<(&'static str, Packet)> {
                 session: 6,
                 device: 1,
                 base: 0x0304_0000_0000,
+            },
+        ),
+        (
+            "taken-over",
+            Packet::TakenOver {
+                session: 6,
+                takeovers: takeovers(),
             },
         ),
         ("terminate", Packet::Terminate { session: 6 }),
@@ -415,6 +422,7 @@ fn view() -> View {
             label: Some("night run".into()),
             container: Some("c0ffee".into()),
             pod: Some("7f1f".into()),
+            takeovers: takeovers(),
         }],
         time: 0x0102_0304_0506,
         faults: vec![FaultCount {
@@ -422,6 +430,16 @@ fn view() -> View {
             guilt: Guilt::Suspect,
             count: 3,
         }],
+        takeovers: takeovers(),
+    }
+}
+
+fn takeovers() -> Takeovers {
+    Takeovers {
+        count: 1,
+        untouched: 2,
+        repeated: 3,
+        failed: 4,
     }
 }
 

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use cuda_abi::CUresult;
 use engine::MemoryChunk;
 use parking_lot::Mutex;
-use protocol::control_messages::{DeviceAccount, Ending, Guilt};
+use protocol::control_messages::{DeviceAccount, Ending, Guilt, Takeovers};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 
@@ -17,6 +17,8 @@ use rustix::io::Errno;
 pub enum ServerEvent {
     /// The client was welcomed, with its windows there if another server may take it over.
     Attached(u64, Vec<u64>),
+    /// The session was another server's, and goes on.
+    TakenOver(u64, Takeovers),
     /// The session has ended, and all that it had is free.
     Ended(u64, Ending),
     /// A chunk of the client's device memory was made that its next server can map again.

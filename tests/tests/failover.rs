@@ -8,6 +8,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Stdio};
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
 use tests::daemon::{Daemon, eventually, is_alive, program, succeed};
 
 /// A program that does what it is told to.
@@ -143,6 +144,84 @@ fn a_kernel_that_was_cut_off_is_an_error_and_its_client_can_begin_anew() {
     );
     replace(&daemon, Signal::KILL);
     assert_eq!(survivor.ask("round"), "ok");
+    survivor.end();
+    bystander.end();
+}
+
+/// The sum of the counts that a metric has.
+fn metric(daemon: &Daemon, name: &str) -> u64 {
+    let page = succeed(&mut daemon.tool(&["metrics"]));
+    let lines = page.lines().filter(|line| line.starts_with(name));
+    let counts = lines.map(|line| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap());
+    counts.sum()
+}
+
+#[test]
+fn what_was_taken_over_is_counted_and_shown() {
+    let daemon = daemon();
+    let mut bystander = Survivor::start(&daemon);
+    let mut survivor = Survivor::start(&daemon);
+    replace(&daemon, Signal::KILL);
+    assert_eq!(survivor.ask("round"), "ok");
+    assert_eq!(bystander.ask("round"), "ok");
+    assert_eq!(survivor.ask("forever"), "ok", "the kernel runs");
+    survivor.say("wait");
+    replace(&daemon, Signal::KILL);
+    assert_eq!(survivor.hear(), "error 719");
+    assert_eq!(bystander.ask("round"), "ok");
+    let pid = survivor.child.id();
+    let ps = || -> Value {
+        let list = daemon.control_output(&["ps", "--json"]);
+        let list: Value = serde_json::from_str(&list).unwrap();
+        let mut of = list.as_array().unwrap().iter();
+        of.find(|client| client["pid"] == pid).unwrap()["takeovers"].clone()
+    };
+    eventually("both takeovers are counted", || ps()["count"] == 2);
+    assert_eq!(ps()["failed"], 1, "{}", ps());
+    let text = daemon.control_output(&["ps"]);
+    assert!(
+        text.contains("TAKEN OVER") && text.contains(" 2 0/0/1"),
+        "{text}"
+    );
+    eventually("all takeovers are counted", || {
+        metric(&daemon, "openmps_takeovers_total ") == 4
+    });
+    assert_eq!(metric(&daemon, "openmps_client_takeovers_total{"), 4);
+    assert_eq!(
+        metric(&daemon, "openmps_server_takeovers_total{"),
+        2,
+        "this server's"
+    );
+    assert_eq!(
+        metric(
+            &daemon,
+            "openmps_taken_over_operations_total{outcome=\"failed\"}"
+        ),
+        1
+    );
+    let top = succeed(&mut daemon.tool(&["top", "--json", "--interval=0.1"]));
+    let top: Value = serde_json::from_str(&top).unwrap();
+    let clients = top["devices"][0]["clients"].as_array().unwrap();
+    let counts = clients
+        .iter()
+        .map(|client| client["takeovers"]["count"].as_u64());
+    assert_eq!(counts.collect::<Vec<_>>(), [Some(2), Some(2)], "{top}");
+    assert_eq!(top["servers"][0]["takeovers"]["failed"], 1, "{top}");
+    let servers = daemon.control_output(&["get_server_list", "--json"]);
+    let servers: Value = serde_json::from_str(&servers).unwrap();
+    assert_eq!(servers[0]["takeovers"]["count"], 2, "{servers}");
+    let events = std::fs::read_to_string(daemon.pipe().join("../log/events.jsonl")).unwrap();
+    let events = events
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap());
+    let of_it: Vec<Value> = events
+        .filter(|event: &Value| event["event"] == "client.taken_over" && event["client"] == pid)
+        .collect();
+    let said: Vec<_> = of_it
+        .iter()
+        .map(|event| (event["times"].as_u64(), event["failed"].as_u64()))
+        .collect();
+    assert_eq!(said, [(Some(1), Some(0)), (Some(2), Some(1))], "{of_it:?}");
     survivor.end();
     bystander.end();
 }

@@ -202,3 +202,43 @@ fn clients_live_through_daemons_that_are_killed() {
         assert!(over(client) > 1);
     }
 }
+
+/// What the units' `KillMode=process` and `OOMPolicy=continue` rest on: systemd only signals the daemon's own process,
+/// and who is left of the service is the daemon's to end.
+#[test]
+fn a_daemon_that_is_told_to_end_leaves_no_server_of_its_own() {
+    let mut daemon = Daemon::start();
+    let mut clients = Vec::new();
+    for arguments in [&["bystander"][..], &["forever"]] {
+        let mut command = daemon.probe(arguments);
+        let command = command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut client = command.spawn().unwrap();
+        assert_eq!(line_of(&mut client), "running\n");
+        clients.push(client);
+    }
+    let server = daemon.server();
+    daemon.signal(Signal::TERM);
+    assert!(!is_alive(server), "it goes before the daemon, or with it");
+    for mut client in clients {
+        client.kill().unwrap();
+        client.wait().unwrap();
+    }
+}
+
+/// The other side of it: who stayed on a server of a daemon that was killed is not ended with the next daemon, and that
+/// server ends with its clients.
+#[test]
+fn a_server_of_a_killed_daemon_outlives_the_next_one_and_ends_with_its_clients() {
+    let mut daemon = Daemon::start();
+    let client = bystander(&mut daemon.probe(&["bystander"]));
+    let former = daemon.server();
+    daemon.kill();
+    daemon.restart();
+    assert_eq!(succeed(&mut daemon.probe(&["work", "1"])), "ok\n");
+    let server = daemon.server();
+    daemon.signal(Signal::TERM);
+    assert!(!is_alive(server));
+    assert!(is_alive(former));
+    assert!(over(client) > 1);
+    eventually("it ends with its client", || !is_alive(former));
+}

@@ -5,6 +5,7 @@
 use std::fmt::Write;
 
 use cuda_abi::CUresult;
+use protocol::control_messages::Takeovers;
 use protocol::limits::FENCED;
 use serde_json::{Value, json};
 
@@ -70,7 +71,9 @@ pub(super) fn ps(daemon: &mut Daemon, caller: Caller, arguments: &Arguments<'_>)
     let fenced = shown().any(|client| client.limits.fenced);
     let labelled = shown().any(|client| client.label.is_some());
     let faulted = shown().any(|client| client.fault.is_some());
-    let row = |text: &mut String, fields: [&str; 6], [isolation, label, fault]: [&str; 3]| {
+    let taken_over = shown().any(|client| client.takeovers.count > 0);
+    let row = |text: &mut String, fields: [&str; 6], more: [&str; 4]| {
+        let [isolation, label, fault, takeovers] = more;
         let [pid, id, server, device, namespace, command] = fields;
         let _ = write!(
             text,
@@ -85,6 +88,9 @@ pub(super) fn ps(daemon: &mut Daemon, caller: Caller, arguments: &Arguments<'_>)
         if faulted {
             let _ = write!(text, " {fault:<15}");
         }
+        if taken_over {
+            let _ = write!(text, " {takeovers:<15}");
+        }
         text.push('\n');
     };
     let mut text = String::new();
@@ -98,11 +104,16 @@ pub(super) fn ps(daemon: &mut Daemon, caller: Caller, arguments: &Arguments<'_>)
                 row(
                     &mut text,
                     ["PID", "ID", "SERVER", "DEVICE", "NAMESPACE", "COMMAND"],
-                    ["ISOLATION", "LABEL", "FAULT"],
+                    ["ISOLATION", "LABEL", "FAULT", "TAKEN OVER"],
                 );
             }
             let fault = client.fault.as_ref();
             let word = fault.map(|fault| format!("{} {}", fault.guilt, fault.code));
+            let of = client.takeovers;
+            let takeovers = format!(
+                "{} {}/{}/{}",
+                of.count, of.untouched, of.repeated, of.failed
+            );
             for device in &server.devices {
                 row(
                     &mut text,
@@ -118,6 +129,7 @@ pub(super) fn ps(daemon: &mut Daemon, caller: Caller, arguments: &Arguments<'_>)
                         if client.limits.fenced { FENCED } else { "-" },
                         client.label.as_deref().unwrap_or("-"),
                         word.as_deref().unwrap_or("-"),
+                        if of.count > 0 { &takeovers } else { "-" },
                     ],
                 );
                 list.push(json!({
@@ -131,11 +143,22 @@ pub(super) fn ps(daemon: &mut Daemon, caller: Caller, arguments: &Arguments<'_>)
                     "label": client.label,
                     "fault": fault.map(Fault::value),
                     "fenced": client.limits.fenced,
+                    "takeovers": takeovers_value(&client.takeovers),
                 }));
             }
         }
     }
     Answer::text(text).with_value(Value::from(list))
+}
+
+/// What was taken over, as commands show it for programs.
+pub(super) fn takeovers_value(takeovers: &Takeovers) -> Value {
+    json!({
+        "count": takeovers.count,
+        "untouched": takeovers.untouched,
+        "repeated": takeovers.repeated,
+        "failed": takeovers.failed,
+    })
 }
 
 /// Prints 0 when the client's work has ended and its memory is free, else a line that says why not

@@ -8,6 +8,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::answer::{Answer, Awaited, Caller};
+use super::clients::takeovers_value;
 use super::faults;
 use super::line::Arguments;
 use super::lookup::{server, server_not_found};
@@ -94,6 +95,7 @@ pub(super) fn get_server_list(daemon: &mut Daemon, caller: Caller, _: &Arguments
             "status": status(server.state),
             "clients": server.clients.len(),
             "underlay": server.underlay.is_some(),
+            "takeovers": takeovers_value(&server.takeovers),
         }));
     }
     Answer::text(text).with_value(Value::from(list))

@@ -10,7 +10,7 @@ use std::os::unix::fs::MetadataExt;
 use cuda_abi::CUresult;
 use daemon_interface::label;
 use protocol::control_messages::{
-    Admit, Hello, Membership, NO_PARTITION, Packet, Purpose, negotiate,
+    Admit, Hello, Membership, NO_PARTITION, Packet, Purpose, Takeovers, negotiate,
 };
 use protocol::limits::FENCED;
 use serde_json::json;
@@ -173,6 +173,7 @@ impl Daemon {
             group,
             partition: None,
             memory: None,
+            takeovers: Takeovers::default(),
         });
         let how = match state {
             State::Active => "Server already exists",
@@ -270,6 +271,7 @@ impl Daemon {
             partition: waiting.partition,
             limits: limits_of(&waiting.fields, &self.registry.servers.get(&id)?.devices),
             fault: None,
+            takeovers: waiting.takeovers,
         };
         self.forget_who_stopped_recording();
         let time_line = self.recorder_of(&client);

@@ -5,6 +5,7 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
+use protocol::control_messages::Takeovers;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde_json::json;
 
@@ -144,6 +145,7 @@ impl Daemon {
                 clients: std::collections::BTreeMap::new(),
                 kept: std::collections::BTreeMap::new(),
                 last_serial: 0,
+                takeovers: Takeovers::default(),
                 slot,
                 underlay,
                 still: std::collections::BTreeMap::new(),

@@ -227,6 +227,20 @@ impl Daemon {
                     self.event("client.fault", about, what);
                 }
             }
+            Packet::TakenOver { session, takeovers } => {
+                let about = match server.clients.get(&session) {
+                    Some(client) => of_client(server, client),
+                    None => return,
+                };
+                let sum = self.registry.add_takeovers(id, session, &takeovers);
+                let more = json!({
+                    "untouched": takeovers.untouched,
+                    "repeated": takeovers.repeated,
+                    "failed": takeovers.failed,
+                    "times": sum.map(|sum| sum.count),
+                });
+                self.event("client.taken_over", about, more);
+            }
             Packet::Lost { code } => {
                 server.state = State::Fault;
                 let waiting = std::mem::take(&mut server.waiting);
@@ -418,6 +432,11 @@ impl Daemon {
         let about = of_server(&server);
         self.event("server.exited", about, json!({ "why": how }));
         let mut waiting = self.sessions_to_take_over(&mut server, hands_over);
+        for client in &mut waiting {
+            if let Some(former) = server.clients.get(&client.session) {
+                client.takeovers = former.takeovers;
+            }
+        }
         if !waiting.is_empty() {
             self.log(&format!(
                 "Another server takes over {} of the {} clients of server {pid}",

@@ -2,12 +2,12 @@
 //!
 //! Called by `connections` and the event loop. Must not decide what somebody may see: `crate::views` does.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::Instant;
 
 use protocol::control_messages::{
-    self, ClientFields, DeviceAccount, ListedDevice, Packet, View, ViewRequest, ViewedDevice,
-    ViewedProcess,
+    self, ClientFields, DeviceAccount, ListedDevice, Packet, Takeovers, View, ViewRequest,
+    ViewedDevice, ViewedProcess,
 };
 use protocol::limits::LimitError;
 use transport::socket::Connection;
@@ -211,6 +211,7 @@ impl Daemon {
         let asker = &counting.asker;
         if asker.request.all && self.may_change(asker.caller) {
             view.faults = self.registry.faults.counts();
+            view.takeovers = self.registry.takeovers;
         }
         Ok(view)
     }
@@ -360,6 +361,7 @@ impl Daemon {
                 };
                 if let Some(entry) = list.iter_mut().find(same) {
                     entry.account.add(&account);
+                    entry.takeovers.add(&client.takeovers);
                     entry.used = Some(entry.account.memory);
                     continue;
                 }
@@ -384,6 +386,7 @@ impl Daemon {
                     label: client.label.clone(),
                     container: client.container.id.clone(),
                     pod: client.container.pod.clone(),
+                    takeovers: client.takeovers,
                 });
             }
         }
@@ -398,18 +401,21 @@ impl Daemon {
     fn servers_for(&self, asker: &Asker, devices: usize) -> Vec<ViewedProcess> {
         let seen = self.registry.servers.iter();
         let seen = seen.filter(|(id, _)| self.may_see_server(asker.caller, **id));
-        let pids: BTreeSet<u32> = seen.map(|(_, server)| server.pid()).collect();
-        let entry = |pid: u32, device: usize| ViewedProcess {
+        let servers: BTreeMap<u32, Takeovers> = seen
+            .map(|(_, server)| (server.pid(), server.takeovers))
+            .collect();
+        let entry = |(pid, takeovers): (u32, Takeovers), device: usize| ViewedProcess {
             device: device as u32,
             pid: pid.cast_signed(),
             is_asker: false,
             is_server: true,
             used: None,
             name: SERVER_NAME.to_owned(),
+            takeovers,
             ..ViewedProcess::default()
         };
-        let each = pids.into_iter();
-        each.flat_map(|pid| (0..devices).map(move |device| entry(pid, device)))
+        let each = servers.into_iter();
+        each.flat_map(|server| (0..devices).map(move |device| entry(server, device)))
             .collect()
     }
 

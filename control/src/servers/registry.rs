@@ -8,7 +8,7 @@ use std::process::Child;
 use std::time::Instant;
 
 use daemon_interface::group_usage;
-use protocol::control_messages::{ClientFields, DeviceAccount, Hello, ListedDevice};
+use protocol::control_messages::{ClientFields, DeviceAccount, Hello, ListedDevice, Takeovers};
 use transport::socket::{Connection, Peer};
 
 use crate::container::Container;
@@ -60,6 +60,8 @@ pub struct WaitingClient {
     pub partition: Option<u32>,
     /// What its session is given, once it was made.
     pub memory: Option<KeptMemory>,
+    /// How often its session was taken over.
+    pub takeovers: Takeovers,
 }
 
 impl WaitingClient {
@@ -118,6 +120,8 @@ pub struct Client {
     pub limits: ClientLimits,
     /// The last fault of a context of its.
     pub fault: Option<Fault>,
+    /// How often its session was taken over.
+    pub takeovers: Takeovers,
 }
 
 /// A server.
@@ -159,6 +163,8 @@ pub struct Server {
     pub underlay: Option<u64>,
     /// Devices on which nothing of it has ended for long, and since when, in nanoseconds of CLOCK_MONOTONIC.
     pub still: BTreeMap<u32, u64>,
+    /// What it has taken over.
+    pub takeovers: Takeovers,
 }
 
 impl Server {
@@ -259,6 +265,8 @@ pub struct Registry {
     pub departed: Vec<DeviceAccount>,
     /// What of clients has faulted.
     pub faults: Faults,
+    /// What servers have taken over.
+    pub takeovers: Takeovers,
 }
 
 impl Registry {
@@ -273,6 +281,21 @@ impl Registry {
         if let Some(client) = server.clients.get(&session) {
             self.faults.add(server, session, client, fault.clone());
         }
+    }
+
+    /// A server has taken a client's session over. How often that was done by now, if it has such a client.
+    pub fn add_takeovers(
+        &mut self,
+        id: ServerId,
+        session: u64,
+        more: &Takeovers,
+    ) -> Option<Takeovers> {
+        let server = self.servers.get_mut(&id)?;
+        let client = server.clients.get_mut(&session)?;
+        client.takeovers.add(more);
+        server.takeovers.add(more);
+        self.takeovers.add(more);
+        Some(client.takeovers)
     }
 
     /// Adds what a client had that has left.

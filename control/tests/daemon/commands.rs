@@ -26,6 +26,10 @@ fn json(rig: &Rig, line: &str) -> Value {
     serde_json::from_str(&rig.ask(&format!("{line} --json"))).unwrap()
 }
 
+fn no_takeovers() -> Value {
+    json!({ "count": 0, "untouched": 0, "repeated": 0, "failed": 0 })
+}
+
 fn every_command_answers_in_json_too() {
     let rig = Rig::new();
     assert_eq!(json(&rig, "get_server_list"), json!([]));
@@ -36,7 +40,7 @@ fn every_command_answers_in_json_too() {
     let uuid = "GPU-30313233-3435-3637-3839-616263646566";
     assert_eq!(
         json(&rig, "get_server_list"),
-        json!([{ "pid": server, "uid": us, "status": "ACTIVE", "clients": 1, "underlay": false }])
+        json!([{ "pid": server, "uid": us, "status": "ACTIVE", "clients": 1, "underlay": false, "takeovers": no_takeovers() }])
     );
     let listed = json(&rig, &format!("get_client_list {server}"));
     assert_eq!(listed[0]["pid"], client.pid());
@@ -183,7 +187,7 @@ fn every_command_says_in_json_what_it_did_and_what_was_wrong() {
     }
     try_it(
         "get_server_list",
-        json!([{ "pid": s, "uid": us, "status": "ACTIVE", "clients": 1, "underlay": false }]),
+        json!([{ "pid": s, "uid": us, "status": "ACTIVE", "clients": 1, "underlay": false, "takeovers": no_takeovers() }]),
     );
     try_it(
         &format!("get_server_status {s}"),

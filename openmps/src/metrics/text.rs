@@ -9,7 +9,7 @@ use std::fmt::Write as _;
 use protocol::control_messages::{DeviceAccount, View, ViewedDevice, ViewedProcess};
 
 use crate::container_names::ContainerNames;
-use crate::usage::{self, DeviceUsage, Users};
+use crate::usage::{self, DeviceUsage, TakenOver, Users};
 
 /// Which of the two formats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -293,6 +293,11 @@ pub fn page(earlier: Option<&View>, view: &View, hostname: &str, format: Format)
             }
         },
     );
+    page.takeovers("openmps", &[(Vec::new(), view.takeovers.into())]);
+    let servers: Vec<_> = usage::servers(view)
+        .map(|server| (vec![("server", server.pid.to_string())], server.takeovers))
+        .collect();
+    page.takeovers("openmps_server", &servers);
     for counter in COUNTERS {
         page.counter(
             "openmps_device",
@@ -331,6 +336,12 @@ pub fn page(earlier: Option<&View>, view: &View, hostname: &str, format: Format)
             clients.iter().map(|(labels, of)| (labels, &of.account)),
         );
     }
+    let taken_over: Vec<_> = clients
+        .iter()
+        .filter(|(_, client)| client.device == 0)
+        .map(|(labels, client)| (labels.clone(), client.takeovers.into()))
+        .collect();
+    page.takeovers("openmps_client", &taken_over);
     if format == Format::OpenMetrics {
         page.text.push_str("# EOF\n");
     }
@@ -386,6 +397,32 @@ impl Page {
         });
     }
 
+    /// How often sessions were taken over, and what became of what was under way.
+    fn takeovers(&mut self, prefix: &str, all: &[(Vec<(&'static str, String)>, TakenOver)]) {
+        let name = format!("{prefix}_takeovers");
+        let help = "Sessions that another server took over as theirs had ended";
+        self.metric(&name, MetricKind::Counter, help, |page| {
+            for (labels, of) in all {
+                page.sample(&format!("{name}_total"), labels, of.count as f64);
+            }
+        });
+        let name = format!("{prefix}_taken_over_operations");
+        let help = "Operations under way in sessions that were taken over: untouched, repeated, or failed as a kernel was cut off";
+        self.metric(&name, MetricKind::Counter, help, |page| {
+            for (labels, of) in all {
+                for (outcome, count) in [
+                    ("untouched", of.untouched),
+                    ("repeated", of.repeated),
+                    ("failed", of.failed),
+                ] {
+                    let mut labels = labels.clone();
+                    labels.push(("outcome", outcome.to_owned()));
+                    page.sample(&format!("{name}_total"), &labels, count as f64);
+                }
+            }
+        });
+    }
+
     fn sample<T: AsRef<str>>(&mut self, name: &str, labels: &[(&str, T)], value: f64) {
         self.text.push_str(name);
         for (at, (label, value)) in labels.iter().enumerate() {
@@ -402,7 +439,8 @@ impl Page {
             }
             self.text.push('"');
         }
-        let _ = writeln!(self.text, "}} {value}");
+        let end = if labels.is_empty() { "" } else { "}" };
+        let _ = writeln!(self.text, "{end} {value}");
     }
 }
 
@@ -411,7 +449,7 @@ mod tests {
     use std::collections::BTreeSet;
     use std::path::Path;
 
-    use protocol::control_messages::{FaultCount, Guilt, ListedDevice};
+    use protocol::control_messages::{FaultCount, Guilt, ListedDevice, Takeovers};
     use serde_json::Value;
 
     use super::*;
@@ -470,6 +508,42 @@ mod tests {
         );
         assert!(!page.contains("# EOF"));
         assert!(page.contains("openmps_client_kernel_seconds_total{") && page.contains("} 1.5\n"));
+    }
+
+    #[test]
+    fn what_was_taken_over_is_counted_for_all_for_servers_and_for_clients() {
+        let mut view = view();
+        let of = |count, failed| Takeovers {
+            count,
+            untouched: 5,
+            repeated: 6,
+            failed,
+        };
+        view.takeovers = of(3, 7);
+        view.processes[0].takeovers = of(1, 8);
+        for device in 0..2 {
+            view.processes.push(ViewedProcess {
+                device,
+                pid: 77,
+                is_server: true,
+                takeovers: of(2, 9),
+                ..ViewedProcess::default()
+            });
+        }
+        let page = page(None, &view, "host", Format::Prometheus);
+        for line in [
+            "openmps_takeovers_total 3",
+            "openmps_taken_over_operations_total{outcome=\"failed\"} 7",
+            "openmps_server_takeovers_total{server=\"77\"} 2",
+            "openmps_server_taken_over_operations_total{server=\"77\",outcome=\"untouched\"} 5",
+        ] {
+            let found = page.lines().filter(|found| *found == line).count();
+            assert_eq!(found, 1, "{line}\n{page}");
+        }
+        let client = "openmps_client_taken_over_operations_total{gpu=\"0\",";
+        let failed = "outcome=\"failed\"} 8";
+        let is_it = |line: &str| line.starts_with(client) && line.ends_with(failed);
+        assert!(page.lines().any(is_it), "{page}");
     }
 
     #[test]

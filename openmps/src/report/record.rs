@@ -298,6 +298,7 @@ mod tests {
                 },
                 ..DeviceUsage::default()
             }],
+            servers: Vec::new(),
         }
     }
 

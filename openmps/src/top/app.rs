@@ -307,7 +307,7 @@ pub mod tests {
 
     use super::*;
     use crate::container_names::ContainerName;
-    use crate::usage::{Rates, Total, Wait};
+    use crate::usage::{Rates, TakenOver, Total, Wait};
 
     /// Two clients on one device.
     pub fn usage() -> Usage {
@@ -336,6 +336,7 @@ pub mod tests {
                 part: 0.25,
             }],
             total: Total::default(),
+            takeovers: TakenOver::default(),
         };
         Usage {
             seconds: 1.0,
@@ -357,6 +358,7 @@ pub mod tests {
                     client(2, "train.py", 0.5, Some("team")),
                 ],
             }],
+            servers: Vec::new(),
         }
     }
 

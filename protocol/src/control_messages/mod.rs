@@ -1,7 +1,7 @@
 //! The packets by which client, daemon and server find each other, and what daemon and server tell each other
 //! afterwards.
 //!
-//! A packet is declared once, in [`Packet`]'s table, its fields where they belong: [`attach`], [`limits`], [`account`], [`fault`], [`view`],
+//! A packet is declared once, in [`Packet`]'s table, its fields where they belong: [`attach`], [`limits`], [`account`], [`fault`], [`takeover`], [`view`],
 //! [`time_line`].
 //! Both directions come from there. Knows nothing of sockets.
 
@@ -11,6 +11,7 @@ mod fault;
 mod limits;
 mod packet;
 mod parts;
+mod takeover;
 mod time_line;
 mod version;
 mod view;
@@ -24,6 +25,7 @@ pub use fault::{FaultCount, Guilt};
 pub use limits::{Change, Group, Membership, NO_PARTITION};
 pub use packet::{PACKET_MAX, Packet, Unreadable};
 pub use parts::{command_output, remark, view_packets};
+pub use takeover::Takeovers;
 pub use time_line::{RecordedClient, RecordedPart, TimeLineRequest};
 pub use version::{OtherMajor, VERSION, Version, fingerprint, negotiate};
 pub use view::{ListedDevice, View, ViewRequest, ViewedDevice, ViewedProcess};

@@ -10,6 +10,7 @@ use super::account::DeviceAccount;
 use super::attach::{Admit, Ending, Hello, Welcome};
 use super::fault::Guilt;
 use super::limits::{Change, Group};
+use super::takeover::Takeovers;
 use super::time_line::{RecordedClient, RecordedPart};
 use super::version::{OtherMajor, VERSION, Version, negotiate};
 use super::view::{ListedDevice, View};
@@ -173,6 +174,13 @@ alternatives! {
             /// What each client has there, for the log.
             text: String,
         } = 24,
+        /// Server to daemon: it has taken a session over from a server that ended, and goes on with it.
+        TakenOver {
+            /// The session.
+            session: u64,
+            /// What came of that.
+            takeovers: Takeovers,
+        } = 25,
         /// Server to daemon: a client has a chunk of device memory that its next server can map again. Daemon to that server,
         /// before [`Packet::Admit`]: it has this one. With it comes what keeps it, as a descriptor.
         ChunkMade {

@@ -5,6 +5,7 @@
 
 use super::account::DeviceAccount;
 use super::fault::FaultCount;
+use super::takeover::Takeovers;
 use crate::codec::message;
 
 message! {
@@ -30,6 +31,8 @@ message! {
         pub time: u64,
         /// The faults that there were in the daemon's life, for who asks for all as an operator.
         pub faults: Vec<FaultCount>,
+        /// What was taken over in the daemon's life, for who asks for all as an operator.
+        pub takeovers: Takeovers,
     }
 
     /// A device, and what may be had of it.
@@ -86,6 +89,8 @@ message! {
         pub container: Option<String>,
         /// The uid of its pod, by its cgroup.
         pub pod: Option<String>,
+        /// How often its session was taken over; of a server, what it has taken over.
+        pub takeovers: Takeovers,
     }
 
     /// What lists show of a device.

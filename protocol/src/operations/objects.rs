@@ -6,7 +6,7 @@
 use super::*;
 
 /// Something of a client's that lives until an operation ends it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Object {
     /// A context, by its slot.
     Context(u32),

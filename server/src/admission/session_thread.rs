@@ -137,7 +137,11 @@ impl Sessions {
                     admitted.session.take_over(consumer, &former, entries)
                 });
             match taken_over {
-                Ok(result) => name.line(result),
+                Ok(result) => {
+                    let event = ServerEvent::TakenOver(packet.session, result.counts());
+                    self.host.events.push(event);
+                    name.line(result);
+                }
                 Err(end) => return end,
             }
         }

@@ -379,6 +379,9 @@ impl MainLoop {
                         base,
                     });
                 }
+                ServerEvent::TakenOver(session, takeovers) => {
+                    self.send(&Packet::TakenOver { session, takeovers });
+                }
                 ServerEvent::Ended(session, how) => {
                     let mut accounts = None;
                     if let Some(running) = self.running.remove(&session) {

@@ -11,7 +11,7 @@ use std::ops::Range;
 
 use cuda_abi::CUresult;
 use engine::Observer;
-use protocol::control_messages::{Ending, Guilt};
+use protocol::control_messages::{Ending, Guilt, Takeovers};
 use protocol::operations::{
     At, ContextCreate, ContextDestroy, Copy, Fill, HostAlloc, ImageLoad, ImagePut, ManagedAlloc,
     MemAlloc, MemFree, ModuleLoad, Opcode, OperationClass, RecordOutcome, Space, StreamDestroy,
@@ -49,6 +49,19 @@ pub struct TakenOver {
     /// Operations that failed, as a kernel was cut off.
     failed: usize,
     is_cut_off: bool,
+}
+
+impl TakenOver {
+    /// As the daemon counts it.
+    #[must_use]
+    pub fn counts(&self) -> Takeovers {
+        Takeovers {
+            count: 1,
+            untouched: self.untouched as u64,
+            repeated: self.repeated as u64,
+            failed: self.failed as u64,
+        }
+    }
 }
 
 impl std::fmt::Display for TakenOver {

@@ -12,7 +12,7 @@ use protocol::operations::{
 };
 use tests::hostile::client::{BareClient, client_greeting, connect};
 use tests::hostile::descriptors::{Kind, every_kind, map_file, send_everywhere};
-use tests::hostile::fuse;
+use tests::hostile::{fuse, journal};
 use tests::program::{hear, say};
 
 fn main() {
@@ -36,6 +36,7 @@ fn main() {
         "host-memory" => host_memory(directory),
         "device-memory" => device_memory(directory),
         "records" => records(directory),
+        "journal" => journal(directory, more),
         other => panic!("no attack {other:?}"),
     }
 }
@@ -291,6 +292,23 @@ fn fill(client: &BareClient, take: impl Fn(&BareClient, u64) -> Option<u64>) {
     }
     say(&format!("{taken} MiB"));
     done();
+}
+
+/// Has its server end, and tells the next one a lie. Says when it is there, when it has lied and when it is ended.
+fn journal(directory: &Path, lie: &str) {
+    let client = attach(directory);
+    let bytes = 1 << 20;
+    let memory = client.end.call(&MemAlloc { context: 0, bytes }, &[]);
+    let memory = memory.expect("a session");
+    assert_eq!(memory.status, CUresult::SUCCESS);
+    say("ready");
+    journal::tell(&client, lie);
+    say("told");
+    while !client.end.connection().is_closed() {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    say("ended");
+    hear();
 }
 
 /// Posts work behind gates that never open, until the server reads no further.

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use protocol::control_messages::{
-    ClientFields, Hello, Packet, Purpose, VERSION, Welcome, fingerprint,
+    ClientFields, FEATURE_TAKEOVER, Hello, Packet, Purpose, VERSION, Welcome, fingerprint,
 };
 use protocol::operations::ContextCreate;
 use transport::memory::Mapping;
@@ -29,21 +29,26 @@ pub struct BareClient {
 
 /// The first packet of a connection.
 pub fn greeting(purpose: Purpose) -> Vec<u8> {
+    greeting_with(0, purpose)
+}
+
+fn greeting_with(features: u64, purpose: Purpose) -> Vec<u8> {
     let hello = Hello {
         version: VERSION,
         fingerprint: fingerprint(),
-        features: 0,
+        features,
         purpose,
     };
     Packet::Hello(hello).encode()
 }
 
-/// The first packet of a client.
+/// The first packet of a client, whose session another server may take over.
 pub fn client_greeting() -> Vec<u8> {
-    greeting(Purpose::Client(ClientFields {
+    let client = ClientFields {
         program: "liar".into(),
         ..ClientFields::default()
-    }))
+    };
+    greeting_with(FEATURE_TAKEOVER, Purpose::Client(client))
 }
 
 /// Connects to the daemon or the group of a directory.

@@ -15,6 +15,7 @@ use crate::memory::{Mapping, MemoryError, Sealed};
 use crate::ring::Record;
 use protocol::operations::{Effect, Object, Opcode};
 use protocol::wire::{HEADER_SLOTS, Header, MAX_FIELD_SLOTS};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Bytes that a journal may have in its written form, most of them images.
@@ -46,10 +47,17 @@ pub struct Entry {
 #[derive(Debug, Default)]
 pub(super) struct Journal(Mutex<Entries>);
 
-/// The entries of a [`Journal`], in the order of the ring.
+/// The entries of a [`Journal`], by where their records end in the ring. Blocks come and go often and there are many: no
+/// step of that looks through all entries.
 #[derive(Debug, Default)]
 pub(super) struct Entries {
-    kept: Vec<Kept>,
+    kept: BTreeMap<u64, Kept>,
+    /// Of blocks and settings that live the entry. There is one of each.
+    single: HashMap<Object, u64>,
+    /// Those that are not answered.
+    unanswered: Vec<u64>,
+    /// Those that are ended, with where, in that order.
+    ended: VecDeque<(u64, u64)>,
     /// There was something that no other server can make again.
     pub(super) is_irreplaceable: bool,
 }
@@ -90,36 +98,47 @@ impl Entries {
         match opcode.effect(channel, slots) {
             Effect::Nothing => {}
             Effect::Irreplaceable => self.is_irreplaceable = true,
-            Effect::Ends(object) => {
-                self.kept
-                    .retain(|kept| kept.ended.is_none_or(|ended| ended > retired));
-                for kept in self.kept.iter_mut().filter(|kept| kept.ended.is_none()) {
-                    let with_context =
-                        matches!(object, Object::Context(id) if kept.home == Some(id));
-                    if with_context || kept.object.goes_with(object) {
-                        kept.ended = Some(end);
-                    }
+            Effect::Ends(object @ (Object::DeviceBlock(_) | Object::HostBlock(_))) => {
+                self.forget(retired);
+                // Nothing else goes with a block.
+                if let Some(&at) = self.single.get(&object) {
+                    self.end([at], end);
                 }
-                self.end_attributes(end);
+            }
+            Effect::Ends(object) => {
+                self.forget(retired);
+                let goes = |kept: &Kept| {
+                    matches!(object, Object::Context(id) if kept.home == Some(id))
+                        || kept.object.goes_with(object)
+                };
+                let gone = self.living(goes);
+                // What belongs to modules and streams that went with their context goes too.
+                let objects: Vec<Object> = gone.iter().map(|at| self.kept[at].object).collect();
+                self.end(gone, end);
+                let with_these = self.living(|kept| {
+                    let mut objects = objects.iter();
+                    objects.any(|&gone| kept.object.goes_with(gone))
+                });
+                self.end(with_these, end);
             }
             Effect::Makes(object) => {
                 if object.is_setting() {
-                    let mut kept = self.kept.iter_mut();
-                    if let Some(former) =
-                        kept.find(|kept| kept.object == object && kept.ended.is_none())
-                    {
-                        former.ended = Some(end);
+                    if let Some(&former) = self.single.get(&object) {
+                        self.end([former], end);
                         // Set in a loop, they must not become more and more.
-                        self.kept
-                            .retain(|kept| kept.ended.is_none_or(|ended| ended > retired));
+                        self.forget(retired);
                     }
+                    self.single.insert(object, end);
                 }
-                let home = opcode.home(slots);
                 let outcome = match is_call {
-                    true => Outcome::Unanswered,
+                    true => {
+                        self.unanswered.push(end);
+                        Outcome::Unanswered
+                    }
                     false => Outcome::Posted,
                 };
-                self.kept.push(Kept {
+                let home = opcode.home(slots);
+                let kept = Kept {
                     entry: Entry {
                         end,
                         record,
@@ -128,50 +147,73 @@ impl Entries {
                     object,
                     home,
                     ended: None,
-                });
+                };
+                self.kept.insert(end, kept);
             }
         }
     }
 
-    /// What belongs to modules and streams that went with their context goes too.
-    fn end_attributes(&mut self, end: u64) {
-        let gone: Vec<Object> = self
-            .kept
-            .iter()
-            .filter(|kept| kept.ended == Some(end))
-            .map(|kept| kept.object)
-            .collect();
-        for kept in self.kept.iter_mut().filter(|kept| kept.ended.is_none()) {
-            if gone.iter().any(|&gone| kept.object.goes_with(gone)) {
+    /// Those that live and of which something holds.
+    fn living(&self, is_it: impl Fn(&Kept) -> bool) -> Vec<u64> {
+        let living = self.kept.iter().filter(|(_, kept)| kept.ended.is_none());
+        let these = living.filter(|(_, kept)| is_it(kept));
+        these.map(|(&at, _)| at).collect()
+    }
+
+    /// Notes where some end.
+    fn end(&mut self, these: impl IntoIterator<Item = u64>, end: u64) {
+        for at in these {
+            if let Some(kept) = self.kept.get_mut(&at) {
                 kept.ended = Some(end);
+                self.ended.push_back((end, at));
+                if self.single.get(&kept.object) == Some(&at) {
+                    self.single.remove(&kept.object);
+                }
+            }
+        }
+    }
+
+    /// Drops what ended where nobody looks any more.
+    fn forget(&mut self, retired: u64) {
+        while let Some(&(ended, at)) = self.ended.front()
+            && ended <= retired
+        {
+            self.ended.pop_front();
+            let gone = self.kept.remove(&at);
+            if gone.is_some_and(|kept| kept.entry.outcome == Outcome::Unanswered) {
+                self.unanswered.retain(|&open| open != at);
             }
         }
     }
 
     /// Notes what was answered to a call, unless that is known: `None` if it made nothing.
     pub(super) fn answered(&mut self, serial: u64, answer: Option<Answer>) {
-        let is_it = |kept: &Kept| {
-            kept.entry.outcome == Outcome::Unanswered && kept.entry.record.header.sequence == serial
+        let is_it = |at: &u64| {
+            let kept = self.kept.get(at);
+            kept.is_some_and(|kept| kept.entry.record.header.sequence == serial)
         };
-        let Some(at) = self.kept.iter().position(is_it) else {
+        let Some(which) = self.unanswered.iter().position(is_it) else {
             return;
         };
-        match answer {
-            Some(answer) => {
-                let kept = &mut self.kept[at];
+        let at = self.unanswered.swap_remove(which);
+        match (answer, self.kept.get_mut(&at)) {
+            (Some(answer), Some(kept)) => {
                 kept.object = made(kept.object, &answer);
                 kept.entry.outcome = Outcome::Answered(answer);
+                if matches!(kept.object, Object::DeviceBlock(_) | Object::HostBlock(_))
+                    && kept.ended.is_none()
+                {
+                    self.single.insert(kept.object, at);
+                }
             }
-            None => drop(self.kept.remove(at)),
+            _ => drop(self.kept.remove(&at)),
         }
     }
 
     /// Reply slots and serial numbers of calls of which it is not known whether they were answered.
     pub(super) fn unanswered(&self) -> Vec<(u32, u64)> {
-        let open = |kept: &&Kept| kept.entry.outcome == Outcome::Unanswered;
-        let headers = self.kept.iter().filter(open);
-        headers
-            .map(|kept| &kept.entry.record.header)
+        let open = self.unanswered.iter().filter_map(|at| self.kept.get(at));
+        open.map(|kept| &kept.entry.record.header)
             .map(|header| (header.channel, header.sequence))
             .collect()
     }
@@ -180,7 +222,7 @@ impl Entries {
     /// finds in the ring.
     pub(super) fn write(&self, taken: u64, retired: u64) -> Result<Sealed, MemoryError> {
         let mut words = Vec::new();
-        let needed = self.kept.iter().filter(|kept| {
+        let needed = self.kept.values().filter(|kept| {
             kept.entry.end <= taken && kept.ended.is_none_or(|ended| ended > retired)
         });
         for kept in needed {
@@ -212,7 +254,8 @@ fn put_bytes(bytes: &[u8], words: &mut Vec<u64>) {
 }
 
 impl Entry {
-    fn write(&self, words: &mut Vec<u64>) {
+    /// Adds its written form to the words of a journal, which ends with a word of zero.
+    pub fn write(&self, words: &mut Vec<u64>) {
         let header = Header {
             slots: self.record.slots().len() as u8,
             data: self.record.data().len() as u32,
@@ -388,6 +431,33 @@ mod tests {
         let destroy = ContextDestroy { context: 0 };
         entries.note(50, 45, false, record(&destroy, 0, 0));
         assert_eq!(ends(&entries, 50, 50), []);
+    }
+
+    #[test]
+    fn blocks_and_settings_go_with_their_context_and_an_address_can_be_had_again() {
+        let mut entries = Entries::default();
+        entries.note(10, 0, false, record(&ContextCreate::default(), 0, 0));
+        allocated(&mut entries, 20, 0x1000);
+        let free = MemFree { address: 0x1000 };
+        entries.note(30, 0, false, record(&free, 0, 0));
+        allocated(&mut entries, 40, 0x1000);
+        assert_eq!(ends(&entries, 40, 25), [10, 20, 40]);
+        assert_eq!(ends(&entries, 40, 30), [10, 40]);
+        // One that nobody has answered goes too, and an answer that comes after that is of nothing.
+        entries.note(50, 30, true, record(&MemAlloc::default(), 3, 50));
+        let destroy = ContextDestroy { context: 0 };
+        entries.note(60, 30, false, record(&destroy, 0, 0));
+        assert_eq!(ends(&entries, 60, 55), [10, 40, 50]);
+        entries.note(70, 60, false, record(&free, 0, 0));
+        assert_eq!(entries.unanswered(), []);
+        entries.answered(50, Some(Answer::default()));
+        assert_eq!(ends(&entries, 70, 0), []);
+        let room = [
+            entries.kept.len(),
+            entries.single.len(),
+            entries.ended.len(),
+        ];
+        assert_eq!(room, [0, 0, 0], "nothing is left of what nobody has");
     }
 
     #[test]
