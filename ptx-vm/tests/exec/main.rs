@@ -9,6 +9,7 @@
 )]
 
 mod asynchronous;
+mod byte_matrices;
 mod calls;
 mod clusters;
 mod faults;
