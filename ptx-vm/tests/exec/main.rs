@@ -25,6 +25,7 @@ mod recorded;
 mod rounding;
 mod segments;
 mod sparse;
+mod sparse_scaled;
 mod tensors;
 mod textures;
 mod wild;
