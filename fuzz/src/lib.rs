@@ -1,0 +1,3 @@
+//! What several targets are made of.
+
+pub mod kernels;
