@@ -45,6 +45,9 @@ const ENDING: &str = ".kept";
 /// What a record is found by.
 pub(crate) type Digest = [u8; 32];
 
+/// The folder of the files, in that in which a server keeps code.
+pub const FOLDER: &str = "compiled";
+
 /// What the server's log is told.
 pub type Say = Box<dyn Fn(&str) + Send + Sync>;
 

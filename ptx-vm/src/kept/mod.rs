@@ -59,7 +59,7 @@ mod tests {
     fn kept() -> (Vec<u8>, Vec<u8>) {
         let tree = ptx::parse(TEXT).unwrap();
         let module = Module::load(&tree, &Options::default()).unwrap();
-        let (program, _) = module.kernels()[0].program(64).unwrap();
+        let (program, ..) = module.kernels()[0].program(64).unwrap();
         (module.to_kept(), program.to_kept().unwrap())
     }
 
