@@ -19,7 +19,7 @@ use crate::context::Context;
 use crate::image::{self, Compiled, Refused, Workspace};
 use crate::memory::ClientMemory;
 use crate::multiprocessor::{PORTABLE_CLUSTER, SHARED_BYTES_OPTIN, SHARED_BYTES_PER_BLOCK};
-use ptx_vm::{KeptCode, MAX_CLUSTER};
+use ptx_vm::{CodeBytes, KeptCode, MAX_CLUSTER};
 
 /// An image, compiled.
 #[derive(Debug)]
@@ -187,8 +187,9 @@ fn read_image(kept: &[u8], options: &ptx_vm::Options) -> Option<Compiled> {
 }
 
 impl KeptCode for ImageCode {
-    fn find(&self, kernel: u32, lanes: u32) -> Option<Vec<u8>> {
-        let found = self.files.find(&self.program(kernel, lanes))?;
+    fn find(&self, kernel: u32, lanes: u32) -> Option<CodeBytes> {
+        let digest = self.program(kernel, lanes);
+        let found = self.files.find_in(&digest, CodeBytes::new)?;
         Counts::add(&self.files.counts().kernels_found);
         Some(found)
     }

@@ -167,7 +167,7 @@ impl Code {
         let kept = self.kept.as_ref();
         let found = kept.and_then(|kept| kept.find(kernel, lanes as u32));
         // SAFETY: who keeps it gives what it was given, by this build, for a module that was loaded with these options.
-        if let Some(program) = found.and_then(|bytes| unsafe { Program::from_kept(&bytes) }) {
+        if let Some(program) = found.and_then(|bytes| unsafe { Program::from_kept(bytes) }) {
             return Some((program, CodeSource::Kept));
         }
         let code = self.lowered(kernel)?;
