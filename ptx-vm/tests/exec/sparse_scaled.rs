@@ -82,9 +82,9 @@ fn sparse_products_are_scaled_block_by_block() {
                 let first = random(3) as usize;
                 let second = first + 1 + random(3 - first as u64) as usize;
                 for at in [first, second].map(|place| start + place * unit) {
-                    for column in at..at + unit {
-                        whole[row][column] = random(9) as i64 - 4;
-                        stored[row].push(whole[row][column]);
+                    for element in &mut whole[row][at..at + unit] {
+                        *element = random(9) as i64 - 4;
+                        stored[row].push(*element);
                     }
                 }
                 places_of[row].push((first | second << 2) as u32);
