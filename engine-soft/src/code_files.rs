@@ -14,6 +14,7 @@
 use std::collections::HashMap;
 use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Write};
+use std::ops::DerefMut;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -35,6 +36,8 @@ const MOST_BYTES: u64 = 256 << 20;
 /// Bytes of one file, and its records.
 const FILE_BYTES: u64 = 64 << 20;
 const FILE_RECORDS: usize = 1 << 14;
+/// Bytes that are read at once.
+const READ_BYTES: usize = 256 << 10;
 /// Files that are looked at, and those that stay: a server has them open as long as it lives, beside one of its own.
 const MOST_SEEN: usize = 256;
 const MOST_FILES: usize = 16;
@@ -44,6 +47,9 @@ const ENDING: &str = ".kept";
 
 /// What a record is found by.
 pub(crate) type Digest = [u8; 32];
+
+/// The folder of the files, in that in which a server keeps code.
+pub const FOLDER: &str = "compiled";
 
 /// What the server's log is told.
 pub type Say = Box<dyn Fn(&str) + Send + Sync>;
@@ -172,10 +178,27 @@ impl CodeFiles {
 
     /// What was kept under a digest, whole.
     pub(crate) fn find(&self, digest: &Digest) -> Option<Vec<u8>> {
+        self.find_in(digest, |bytes| Some(vec![0; bytes]))
+    }
+
+    /// The same, in room for so many bytes that is made for it.
+    pub(crate) fn find_in<Room: DerefMut<Target = [u8]>>(
+        &self,
+        digest: &Digest,
+        make: impl FnOnce(usize) -> Option<Room>,
+    ) -> Option<Room> {
         let place = *self.places.read().get(digest)?;
-        let mut contents = vec![0; usize::try_from(place.bytes).ok()?];
-        let read = self.files[place.file].read_exact_at(&mut contents, place.at);
-        if read.is_ok() && checksum(digest, &contents) == place.checksum {
+        let mut contents = make(usize::try_from(place.bytes).ok()?)?;
+        let mut hasher = begun_checksum(digest);
+        // What has just been read is still near the processor.
+        let mut at = place.at;
+        let read = contents.chunks_mut(READ_BYTES).try_for_each(|part| {
+            self.files[place.file].read_exact_at(part, at)?;
+            at += part.len() as u64;
+            hasher.update(part);
+            io::Result::Ok(())
+        });
+        if read.is_ok() && *hasher.finalize().as_bytes() == place.checksum {
             return Some(contents);
         }
         // It is compiled again, and added again.
@@ -377,8 +400,14 @@ fn read_places(
 }
 
 fn checksum(digest: &Digest, contents: &[u8]) -> [u8; 32] {
+    let mut hasher = begun_checksum(digest);
+    *hasher.update(contents).finalize().as_bytes()
+}
+
+fn begun_checksum(digest: &Digest) -> blake3::Hasher {
     let mut hasher = blake3::Hasher::new();
-    *hasher.update(digest).update(contents).finalize().as_bytes()
+    hasher.update(digest);
+    hasher
 }
 
 #[cfg(test)]

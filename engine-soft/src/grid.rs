@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use cuda_abi::types::{CUlaunchAttribute, CUlaunchAttributeID as Attribute};
 use engine::plan;
-use engine::{Activity, CUresult};
+use engine::{Activity, CUresult, CodeSource};
 use protocol::operations;
 
 use crate::block_cost::BlockCost;
@@ -134,7 +134,7 @@ impl Grid {
             textures,
             sms,
             graph,
-            ..
+            client,
         } = place;
         let kernel = module.kernel(shape.kernel)?;
         if shape.shared > module.dynamic_shared_limit(shape.kernel) {
@@ -161,6 +161,14 @@ impl Grid {
             cooperative: shape.cooperative,
         })
         .map_err(refused)?;
+        let source = match launch.code_source() {
+            ptx_vm::CodeSource::Ready => None,
+            ptx_vm::CodeSource::Kept => Some(CodeSource::Disk),
+            ptx_vm::CodeSource::Compiled => Some(CodeSource::Compiler),
+        };
+        if let Some(source) = source {
+            client.observer.code_came(context.device, source);
+        }
         if launch.cluster_blocks() > module.most_cluster_blocks(shape.kernel) {
             return Err(CUresult::ERROR_INVALID_CLUSTER_SIZE);
         }

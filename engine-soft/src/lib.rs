@@ -44,7 +44,7 @@ mod soft_engine;
 mod stream;
 mod work;
 
-pub use code_files::{CodeFiles, Say};
+pub use code_files::{CodeFiles, FOLDER, Say};
 pub use device::{CAPABILITIES, Config, uuid};
 pub use image::{Assembled, assemble};
 pub use soft_engine::SoftEngine;

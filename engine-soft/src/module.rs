@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
 use cuda_abi::types::CUfunction_attribute as Attribute;
-use engine::{Bound, CUresult, Charge, Window};
+use engine::{Bound, CUresult, Charge, CodeSource, Window};
 use protocol::image_descriptor::{self, Descriptor};
 
 use crate::block_cost::BlockCost;
@@ -19,7 +19,7 @@ use crate::context::Context;
 use crate::image::{self, Compiled, Refused, Workspace};
 use crate::memory::ClientMemory;
 use crate::multiprocessor::{PORTABLE_CLUSTER, SHARED_BYTES_OPTIN, SHARED_BYTES_PER_BLOCK};
-use ptx_vm::{KeptCode, MAX_CLUSTER};
+use ptx_vm::{CodeBytes, KeptCode, MAX_CLUSTER};
 
 /// An image, compiled.
 #[derive(Debug)]
@@ -76,7 +76,7 @@ impl ImageCache {
 
     /// The image of these bytes, unless some client has it already as an earlier server kept it, or compiled. It is compiled
     /// within `held`, which is what may be held for the client; `hold` takes so many bytes of the server's memory for it, as
-    /// long as anybody has it.
+    /// long as anybody has it. Beside it, where its code came from if no client had it.
     pub(crate) fn load(
         &self,
         bytes: &[u8],
@@ -84,7 +84,7 @@ impl ImageCache {
         capability: u32,
         held: &Arc<Bound>,
         hold: impl FnOnce(u64) -> Result<Charge, Refused>,
-    ) -> Result<Arc<Image>, Refused> {
+    ) -> Result<(Arc<Image>, Option<CodeSource>), Refused> {
         let options = ptx_vm::Options {
             max_registers,
             ..ptx_vm::Options::default()
@@ -96,11 +96,11 @@ impl ImageCache {
         hasher.update(build.as_deref().unwrap_or_default());
         let digest = *hasher.update(bytes).finalize().as_bytes();
         if let Some(image) = self.images.lock().get(&digest).and_then(Weak::upgrade) {
-            return Ok(image);
+            return Ok((image, None));
         }
         // Compiled outside of the lock: other clients' images must not wait for this one.
         let files = self.files.as_ref().filter(|_| build.is_some());
-        let compiled = match files {
+        let (compiled, source) = match files {
             Some(files) => {
                 let code = ImageCode {
                     files: Arc::clone(files),
@@ -112,13 +112,17 @@ impl ImageCache {
                 };
                 code.load(bytes)?
             }
-            None => image::compile(bytes, &options, capability, &Workspace::new(held))?,
+            None => {
+                let memory = Workspace::new(held);
+                let compiled = image::compile(bytes, &options, capability, &memory)?;
+                (compiled, CodeSource::Compiler)
+            }
         };
         let image = Arc::new(Image::new(compiled, capability, hold)?);
         let mut images = self.images.lock();
         images.retain(|_, image| image.strong_count() > 0);
         images.insert(digest, Arc::downgrade(&image));
-        Ok(image)
+        Ok((image, Some(source)))
     }
 }
 
@@ -138,7 +142,7 @@ struct ImageCode {
 
 impl ImageCode {
     /// The image as it was kept, or compiled, and then kept.
-    fn load(self, bytes: &[u8]) -> Result<Compiled, Refused> {
+    fn load(self, bytes: &[u8]) -> Result<(Compiled, CodeSource), Refused> {
         let kept = self.files.find(&self.digest);
         let mut options = ptx_vm::Options {
             max_registers: self.max_registers,
@@ -152,7 +156,7 @@ impl ImageCode {
         {
             Counts::add(&code.files.counts().images_found);
             let _ = code.text.set((bytes.into(), charge));
-            return Ok(compiled);
+            return Ok((compiled, CodeSource::Disk));
         }
         let memory = Workspace::new(&code.held);
         let compiled = image::compile(bytes, &options, code.capability, &memory)?;
@@ -161,7 +165,7 @@ impl ImageCode {
         kept.extend(compiled.notes.as_bytes());
         kept.extend(compiled.module.to_kept());
         code.files.keep(&code.digest, &kept);
-        Ok(compiled)
+        Ok((compiled, CodeSource::Compiler))
     }
 
     fn program(&self, kernel: u32, lanes: u32) -> Digest {
@@ -183,8 +187,9 @@ fn read_image(kept: &[u8], options: &ptx_vm::Options) -> Option<Compiled> {
 }
 
 impl KeptCode for ImageCode {
-    fn find(&self, kernel: u32, lanes: u32) -> Option<Vec<u8>> {
-        let found = self.files.find(&self.program(kernel, lanes))?;
+    fn find(&self, kernel: u32, lanes: u32) -> Option<CodeBytes> {
+        let digest = self.program(kernel, lanes);
+        let found = self.files.find_in(&digest, CodeBytes::new)?;
         Counts::add(&self.files.counts().kernels_found);
         Some(found)
     }

@@ -5,6 +5,7 @@
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
+use engine::CodeSource;
 use engine::arena::GRANULE;
 use engine::conformance::rig::{Guest, params, simple_launch};
 use engine_soft::{CodeFiles, Config, SoftEngine};
@@ -113,6 +114,23 @@ fn a_second_server_compiles_nothing() {
         said.starts_with("Compiled: 0 images, 0 kernels; kept from before: 1 images, 1 kernels"),
         "{said}"
     );
+}
+
+#[test]
+fn clients_are_told_where_their_code_came_from() {
+    let place = TempDir::new().unwrap();
+    let folder = place.path().join("code");
+    for source in [CodeSource::Compiler, CodeSource::Disk] {
+        run(&folder, |engine| {
+            let mut guest = Guest::new(engine);
+            launch(&mut guest, 0, 64);
+            assert_eq!(guest.observer.code(), [source; 2], "image and kernel");
+            // What the first has is in memory.
+            let mut other = Guest::new(engine);
+            launch(&mut other, 0, 64);
+            assert_eq!(other.observer.code(), []);
+        });
+    }
 }
 
 #[test]

@@ -18,7 +18,7 @@ pub use protocol::device_facts::DeviceFacts;
 
 pub use bound::{Bound, Charge};
 pub use memory::{MemoryHandle, Owner, Region, Window};
-pub use observer::{Activity, InFlight, Observer, Span, WorkInFlight};
+pub use observer::{Activity, CodeSource, InFlight, Observer, Span, WorkInFlight};
 pub use runs::{Counted, Runs};
 pub use share::{Granularity, GroupShare, Share};
 

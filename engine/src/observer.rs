@@ -36,6 +36,15 @@ pub struct Span {
     pub multiprocessors: Option<u32>,
 }
 
+/// Where code came from that an engine which compiles needed for a client: an image's, or a kernel's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CodeSource {
+    /// It was kept on disk by an earlier server.
+    Disk,
+    /// It was compiled.
+    Compiler,
+}
+
 /// What a device has of a stream's work: the first that has not ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InFlight {
@@ -102,6 +111,11 @@ pub trait Observer: Send + Sync + Debug {
     /// work in the device: an estimate, of engines whose device does not tell who waits.
     fn slowed(&self, device: u32, nanoseconds: u64) {
         let _ = (device, nanoseconds);
+    }
+
+    /// Code for a device was not in memory, and came from there.
+    fn code_came(&self, device: u32, from: CodeSource) {
+        let _ = (device, from);
     }
 
     /// A timed event was passed at this time (CLOCK_MONOTONIC, or the device's own clock; the same

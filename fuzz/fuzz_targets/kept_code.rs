@@ -14,7 +14,7 @@ use engine::conformance::rig::{Guest, params, simple_launch};
 use engine::arena::GRANULE;
 use engine_soft::{CodeFiles, Config, SoftEngine};
 use libfuzzer_sys::fuzz_target;
-use ptx_vm::{AddressSpace, KeptCode, Launch, LaunchSpec, Module, Options};
+use ptx_vm::{AddressSpace, CodeBytes, KeptCode, Launch, LaunchSpec, Module, Options};
 
 const TEXT: &str = ".version 8.0\n.target sm_80\n.address_size 64\n\
     .global .u64 place = counter;\n.global .u32 counter[2] = {1, 2};\n.const .f32 factor = 0f40000000;\n\
@@ -33,8 +33,8 @@ struct Kept {
 }
 
 impl KeptCode for Kept {
-    fn find(&self, _: u32, _: u32) -> Option<Vec<u8>> {
-        self.given.clone()
+    fn find(&self, _: u32, _: u32) -> Option<CodeBytes> {
+        CodeBytes::copy_of(self.given.as_ref()?)
     }
 
     fn compiled(&self, _: u32, _: u32, bytes: Option<&[u8]>) {

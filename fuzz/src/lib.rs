@@ -5,4 +5,5 @@
     reason = "a panic is how a target says what it found"
 )]
 
+pub mod kernels;
 pub mod live_server;

@@ -6,6 +6,7 @@
 //! Called by `main`. Must not mend anything.
 
 mod checks;
+mod compiled_code;
 mod confinement;
 mod finding;
 mod machine;

@@ -187,7 +187,7 @@ fn open_confined(
 fn open_code(log: &Arc<ServerLog>, folder: &Path) -> Option<CodeFiles> {
     let later = Arc::clone(log);
     let say = move |text: &str| later.0.line(Role::Server, text);
-    let opened = CodeFiles::open(&folder.join("compiled"), Box::new(say));
+    let opened = CodeFiles::open(&folder.join(engine_soft::FOLDER), Box::new(say));
     let not_kept = |error: &std::io::Error| {
         let text = format!("Compiled code is not kept for later servers: {error}");
         log.0.line(Role::Server, &text);

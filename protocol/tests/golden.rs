@@ -460,6 +460,8 @@ fn account() -> DeviceAccount {
         faults: 13,
         queued: 14,
         throttled: 15,
+        code_from_disk: 16,
+        code_compiled: 17,
     }
 }
 

@@ -12,7 +12,7 @@ use super::grid::{Grid, MEETING_BYTES};
 use super::limits::{MAX_CLUSTER, MAX_SHARED_BYTES};
 use super::machine::Machine;
 use super::memory::AddressSpace;
-use super::module::Kernel;
+use super::module::{CodeSource, Kernel};
 use super::program::Program;
 use super::reach::Readable;
 use super::regs::Bytes;
@@ -27,6 +27,7 @@ pub struct Launch {
     pub(crate) program: Arc<Program>,
     pub(crate) lanes: usize,
     pub(crate) grid: Grid,
+    code_source: CodeSource,
 }
 
 /// Why a launch is refused.
@@ -133,7 +134,7 @@ impl Launch {
         let buffer = Bytes::from_slice(&params).ok_or(resources)?;
         let grid_memory = if cooperative { MEETING_BYTES } else { 0 };
         let grid_memory = Bytes::new(grid_memory).ok_or(resources)?;
-        let (program, lanes) = kernel.program(threads as usize).ok_or(resources)?;
+        let (program, lanes, code_source) = kernel.program(threads as usize).ok_or(resources)?;
         let constants = kernel.constants.iter().filter_map(|&(index, bytes)| {
             let base = *globals.get(index as usize)?;
             Some((base, bytes))
@@ -169,7 +170,14 @@ impl Launch {
             program,
             lanes,
             grid,
+            code_source,
         })
+    }
+
+    /// Where its kernel's code came from.
+    #[must_use]
+    pub fn code_source(&self) -> CodeSource {
+        self.code_source
     }
 
     /// Blocks of the grid.

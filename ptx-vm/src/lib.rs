@@ -75,7 +75,8 @@ pub use limits::{
 };
 pub use load_error::LoadError;
 pub use memory::{AddressSpace, GRANULE, Window};
-pub use module::{Kernel, Module, Options, ParamFact};
+pub use module::{CodeSource, Kernel, Module, Options, ParamFact};
+pub use segment::CodeBytes;
 pub use services::Services;
 pub use texture::{Edge, Format, Level, Source, Surface, Texels, Texture, Textures};
 pub use variables::{Global, GlobalSpace, Relocated};

@@ -117,6 +117,17 @@ pub(crate) struct Code {
     kept: Option<Arc<dyn KeptCode>>,
 }
 
+/// Where the code came from that a launch has its kernel run by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CodeSource {
+    /// An earlier launch had it.
+    Ready,
+    /// It was kept, by [`Options::kept`].
+    Kept,
+    /// It was compiled for this launch.
+    Compiled,
+}
+
 /// What a kernel's programs are compiled from.
 #[derive(Debug)]
 struct KernelCode {
@@ -152,12 +163,12 @@ impl Code {
     }
 
     /// The program of a kernel for lane groups of so many lanes: what was kept, or compiled.
-    fn program(&self, kernel: u32, lanes: usize) -> Option<Program> {
+    fn program(&self, kernel: u32, lanes: usize) -> Option<(Program, CodeSource)> {
         let kept = self.kept.as_ref();
         let found = kept.and_then(|kept| kept.find(kernel, lanes as u32));
         // SAFETY: who keeps it gives what it was given, by this build, for a module that was loaded with these options.
-        if let Some(program) = found.and_then(|bytes| unsafe { Program::from_kept(&bytes) }) {
-            return Some(program);
+        if let Some(program) = found.and_then(|bytes| unsafe { Program::from_kept(bytes) }) {
+            return Some((program, CodeSource::Kept));
         }
         let code = self.lowered(kernel)?;
         let (by_address, stride) = (code.by_address.clone(), code.local_stride);
@@ -165,7 +176,7 @@ impl Code {
         if let Some(kept) = kept {
             kept.compiled(kernel, lanes as u32, program.to_kept().as_deref());
         }
-        Some(program)
+        Some((program, CodeSource::Compiled))
     }
 }
 
@@ -173,17 +184,18 @@ impl Kernel {
     /// The program for blocks of so many threads, and the lanes of its lane groups. Compiles it if nobody has yet and it was
     /// not kept, which is for [`super::Launch::new`] to ask for: workers have all clients' blocks to run. `None` if what it is
     /// compiled from is not to be had.
-    pub(crate) fn program(&self, threads: usize) -> Option<(Arc<Program>, usize)> {
+    pub(crate) fn program(&self, threads: usize) -> Option<(Arc<Program>, usize, CodeSource)> {
         let lanes = threads.next_power_of_two().clamp(32, self.code.lanes);
         let index = (lanes / 32).trailing_zeros() as usize;
-        let program = match self.programs[index].get() {
-            Some(program) => program,
+        let (program, source) = match self.programs[index].get() {
+            Some(program) => (program, CodeSource::Ready),
             None => {
-                let program = Arc::new(self.code.program(self.index, lanes)?);
-                self.programs[index].get_or_init(|| program)
+                let (program, source) = self.code.program(self.index, lanes)?;
+                let program = Arc::new(program);
+                (self.programs[index].get_or_init(|| program), source)
             }
         };
-        Some((Arc::clone(program), lanes))
+        Some((Arc::clone(program), lanes, source))
     }
 }
 

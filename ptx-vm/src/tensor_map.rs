@@ -10,12 +10,17 @@
 //!  16 swizzle, L2, fill, mode [1 each]               20 dimensions less one [4 × 5]
 //!  40 strides / 16 [5 × 4]  60 element strides [1 × 5]
 //!  65 box sides less one [1 × 5], or lower corner [2 × 3], upper corner [2 × 3], channels [2], pixels [2]
-//!  81 zeroes
+//!  81 bytes that are swizzled at once, where 128 are swizzled: 16, 32, 32 with halves that change places, 64 [1]
+//!  82 zeroes
 //! ```
 
 use cuda_abi::CUresult;
-use cuda_abi::types::{CUtensorMapDataType, CUtensorMapFloatOOBfill, CUtensorMapSwizzle};
+use cuda_abi::types::{
+    CUtensorMapDataType, CUtensorMapFloatOOBfill, CUtensorMapIm2ColWideMode, CUtensorMapSwizzle,
+};
 use protocol::tensor_maps::{BYTES, MOST_RANK, Shape, Spec, element_bytes};
+
+use crate::ops::tensor::Mode;
 
 /// What tells a descriptor of ours from other bytes.
 const MARK: [u8; 4] = *b"oTM1";
@@ -27,10 +32,12 @@ const RANK_AT: usize = 14;
 const INTERLEAVE_AT: usize = 15;
 const SWIZZLE_AT: usize = 16;
 const FILL_AT: usize = 18;
+const MODE_AT: usize = 19;
 const DIMS_AT: usize = 20;
 const STRIDES_AT: usize = 40;
 const STEPS_AT: usize = 60;
 const SIDES_AT: usize = 65;
+const ATOMICITY_AT: usize = 81;
 
 /// The descriptor of a tensor that was [checked](Spec::check): narrowing loses nothing.
 #[must_use]
@@ -43,12 +50,18 @@ pub fn encode(spec: &Spec) -> [u8; BYTES] {
         Shape::Im2col { .. } => (1, 0),
         Shape::Im2colWide { mode, .. } => (2, mode.0),
     };
+    let (swizzle, atomicity) = match spec.swizzle {
+        CUtensorMapSwizzle::B128_ATOM_32B => (CUtensorMapSwizzle::B128, 1),
+        CUtensorMapSwizzle::B128_ATOM_32B_FLIP_8B => (CUtensorMapSwizzle::B128, 2),
+        CUtensorMapSwizzle::B128_ATOM_64B => (CUtensorMapSwizzle::B128, 3),
+        plain => (plain, 0),
+    };
     let small = [
         kind,
         spec.data_type.0,
         spec.rank,
         spec.interleave.0,
-        spec.swizzle.0,
+        swizzle.0,
         spec.l2_promotion.0,
         spec.oob_fill.0,
         mode,
@@ -96,6 +109,7 @@ pub fn encode(spec: &Spec) -> [u8; BYTES] {
     }
     let mut descriptor = [0; BYTES];
     descriptor[..map.len()].copy_from_slice(&map);
+    descriptor[ATOMICITY_AT] = atomicity;
     descriptor
 }
 
@@ -129,7 +143,32 @@ pub(crate) enum Region {
         upper: [i64; MOST_RANK - 2],
         channels: u64,
         pixels: u64,
+        /// In how many dimensions they move before the next image: in all, or along the width only.
+        moves: usize,
+        /// After how many pixels those of the halo come.
+        run: u64,
+        mode: Mode,
     },
+}
+
+impl Region {
+    /// The mode of the instructions that take it.
+    pub(crate) fn mode(&self) -> Mode {
+        match *self {
+            Self::Box(_) => Mode::Box,
+            Self::Columns { mode, .. } => mode,
+        }
+    }
+}
+
+/// How places in shared memory are exchanged: bits of an address from bit 7 on, the number of its line of 128 bytes, are
+/// combined with those from bit `atom` on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Swizzle {
+    /// Which bits of the line's number.
+    pub(crate) lines: u64,
+    /// What stays together is 2 to this power in bytes.
+    pub(crate) atom: u32,
 }
 
 /// A tensor and what one copy takes of it, as a kernel's instruction finds it in a descriptor.
@@ -150,16 +189,14 @@ pub(crate) struct TensorMap {
     /// How far apart elements that are copied are in the tensor, in elements.
     pub(crate) steps: [u64; MOST_RANK],
     pub(crate) region: Region,
-    /// Which of an address's bits 7 to 9 in shared memory its bits 4 to 6 are combined with.
-    pub(crate) swizzle: u64,
+    pub(crate) swizzle: Swizzle,
     /// What an element beyond the tensor's edges is.
     pub(crate) fill: u64,
 }
 
 impl TensorMap {
-    /// Reads a descriptor. `None` for what is none of ours, and for forms that are not built: im2col along
-    /// the width only, interleaved dimensions, elements of less than a byte, and swizzling of more than 16
-    /// bytes at once.
+    /// Reads a descriptor. `None` for what is none of ours, and for forms that are not built: interleaved dimensions,
+    /// elements of less than a byte, and swizzling that has halves of 16 bytes change places.
     pub(crate) fn decode(map: &[u8; BYTES]) -> Option<Self> {
         let word = |at: usize, bytes: usize| {
             let bytes = map[at..at + bytes].iter().rev();
@@ -168,11 +205,14 @@ impl TensorMap {
         let data_type = CUtensorMapDataType(map[TYPE_AT].into());
         let element = element_bytes(data_type)?;
         let rank = usize::from(map[RANK_AT]);
-        let swizzle = match CUtensorMapSwizzle(map[SWIZZLE_AT].into()) {
-            CUtensorMapSwizzle::NONE => 0,
-            CUtensorMapSwizzle::B32 => 1,
-            CUtensorMapSwizzle::B64 => 3,
-            CUtensorMapSwizzle::B128 => 7,
+        let swizzled = CUtensorMapSwizzle(map[SWIZZLE_AT].into());
+        let (lines, atom) = match (swizzled, map[ATOMICITY_AT]) {
+            (CUtensorMapSwizzle::NONE, _) => (0, 4),
+            (CUtensorMapSwizzle::B32, 0) => (1, 4),
+            (CUtensorMapSwizzle::B64, 0) => (3, 4),
+            (CUtensorMapSwizzle::B128, 0) => (7, 4),
+            (CUtensorMapSwizzle::B128, 1) => (3, 5),
+            (CUtensorMapSwizzle::B128, 3) => (1, 6),
             _ => return None,
         };
         let is_built = map[MARK_AT..MARK_AT + MARK.len()] == MARK
@@ -190,7 +230,7 @@ impl TensorMap {
             strides: [element; MOST_RANK],
             steps: [1; MOST_RANK],
             region: Region::Box([1; MOST_RANK]),
-            swizzle,
+            swizzle: Swizzle { lines, atom },
             fill: 0,
         };
         for dim in 0..rank {
@@ -210,15 +250,28 @@ impl TensorMap {
                 }
                 Region::Box(counts)
             }
-            1 if rank >= 3 => {
+            kind @ (1 | 2) if rank >= 3 => {
                 let corner = |at: usize| -> [i64; MOST_RANK - 2] {
                     std::array::from_fn(|axis| i64::from(word(at + 2 * axis, 2) as u16 as i16))
+                };
+                let pixels = word(SIDES_AT + 14, 2);
+                let (mode, moves, pixels, run) = match (kind, u32::from(map[MODE_AT])) {
+                    (1, _) => (Mode::Columns, MOST_RANK, pixels, pixels),
+                    // Wide columns are swizzled.
+                    (_, _) if lines == 0 => return None,
+                    (_, mode) if mode == CUtensorMapIm2ColWideMode::W.0 => {
+                        (Mode::Wide, 1, pixels, pixels)
+                    }
+                    (_, _) => (Mode::Wide128, 1, 128, 32),
                 };
                 Region::Columns {
                     lower: corner(SIDES_AT),
                     upper: corner(SIDES_AT + 6),
                     channels: word(SIDES_AT + 12, 2),
-                    pixels: word(SIDES_AT + 14, 2),
+                    pixels,
+                    moves,
+                    run,
+                    mode,
                 }
             }
             _ => return None,
@@ -239,13 +292,6 @@ impl TensorMap {
             } => (channels, pixels),
         }
     }
-
-    /// Bytes of what is copied in shared memory.
-    pub(crate) fn bytes(&self) -> u64 {
-        // At most 256 elements of 8 bytes in each dimension, or 2^32 of them: less than 2^44.
-        let (columns, rows) = self.extent();
-        columns * rows * self.element
-    }
 }
 
 /// What `tensormap.replace` changes.
@@ -261,11 +307,12 @@ pub(crate) enum Field {
     ElementType,
     InterleaveLayout,
     SwizzleMode,
+    SwizzleAtomicity,
     FillMode,
 }
 
 /// The fields in the order of their numbers, by PTX's words.
-const FIELDS: [(&str, Field); 10] = [
+const FIELDS: [(&str, Field); 11] = [
     ("global_address", Field::GlobalAddress),
     ("rank", Field::Rank),
     ("box_dim", Field::BoxDim),
@@ -275,6 +322,7 @@ const FIELDS: [(&str, Field); 10] = [
     ("elemtype", Field::ElementType),
     ("interleave_layout", Field::InterleaveLayout),
     ("swizzle_mode", Field::SwizzleMode),
+    ("swizzle_atomicity", Field::SwizzleAtomicity),
     ("fill_mode", Field::FillMode),
 ];
 
@@ -350,7 +398,9 @@ pub(crate) fn replace_field(
             put(TYPE_AT, 1, named.0.into());
         }
         Field::InterleaveLayout => put(INTERLEAVE_AT, 1, small(2)?),
-        Field::SwizzleMode => put(SWIZZLE_AT, 1, small(4)?),
+        // The fourth, of 96 bytes, is later GPUs'.
+        Field::SwizzleMode => put(SWIZZLE_AT, 1, small(3)?),
+        Field::SwizzleAtomicity => put(ATOMICITY_AT, 1, small(3)?),
         Field::FillMode => put(FILL_AT, 1, small(1)?),
     }
     map[MARK_AT..MARK_AT + MARK.len()].copy_from_slice(&MARK);

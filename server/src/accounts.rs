@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use engine::{Activity, Span};
+use engine::{Activity, CodeSource, Span};
 use parking_lot::Mutex;
 use protocol::control_messages::DeviceAccount;
 
@@ -48,6 +48,8 @@ struct Counters {
     waited: BusyTime,
     throttled: BusyTime,
     faults: AtomicU64,
+    code_from_disk: AtomicU64,
+    code_compiled: AtomicU64,
 }
 
 /// A count that one thread adds to, the session's, so that adding needs no locked instruction.
@@ -152,6 +154,17 @@ impl ClientAccounts {
         }
     }
 
+    /// Code for the client came from there; from any thread.
+    pub fn add_code(&self, device: u32, from: CodeSource) {
+        if let Some(counters) = self.of(device) {
+            let counter = match from {
+                CodeSource::Disk => &counters.code_from_disk,
+                CodeSource::Compiler => &counters.code_compiled,
+            };
+            counter.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
     /// What the client has had, by device.
     #[must_use]
     pub fn read(&self) -> Vec<DeviceAccount> {
@@ -179,6 +192,8 @@ impl ClientAccounts {
                 faults: counters.faults.load(Ordering::Relaxed),
                 // The session knows.
                 queued: 0,
+                code_from_disk: counters.code_from_disk.load(Ordering::Relaxed),
+                code_compiled: counters.code_compiled.load(Ordering::Relaxed),
             })
             .collect()
     }
@@ -330,6 +345,9 @@ mod tests {
             activity: Activity::Copy,
             ..span
         });
+        for from in [CodeSource::Compiler, CodeSource::Disk, CodeSource::Compiler] {
+            accounts.add_code(0, from);
+        }
         assert_eq!(
             accounts.read(),
             [
@@ -340,6 +358,8 @@ mod tests {
                     bytes_from_device: 10,
                     bytes_within_device: 1,
                     copy_time: 7,
+                    code_from_disk: 1,
+                    code_compiled: 2,
                     ..DeviceAccount::default()
                 },
                 DeviceAccount {

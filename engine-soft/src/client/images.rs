@@ -41,7 +41,12 @@ impl Objects {
                 .images
                 .load(data, most, devices.capability, &self.held, hold);
             image
-                .and_then(|image| self.check_instructions(&image).map(|()| image))
+                .inspect(|(_, source)| {
+                    if let Some(source) = *source {
+                        self.client.observer.code_came(request.device, source);
+                    }
+                })
+                .and_then(|(image, _)| self.check_instructions(&image).map(|()| image))
                 .map(Some)
         };
         Ok(match loaded {

@@ -11,7 +11,7 @@ use sandbox::Kernel;
 use transport::socket::PATH_MAX;
 
 use super::finding::Finding;
-use super::{confinement, machine, underlay};
+use super::{compiled_code, confinement, machine, underlay};
 use crate::reach;
 
 /// Descriptors below which a server runs out with few clients; NVIDIA's manual advises as many.
@@ -39,6 +39,7 @@ pub(super) fn all() -> Vec<Finding> {
     findings.push(limits());
     findings.extend(isolation());
     findings.push(descriptors());
+    findings.push(compiled_code::kept());
     findings.extend(machine::driver(Path::new("/")));
     findings.push(machine::library(
         &std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default(),

@@ -126,6 +126,14 @@ const COUNTERS: &[OfAccount] = &[
         &[("", "", |of| usage::seconds(of.load_time))],
     ),
     (
+        "code_cache",
+        "Images and kernels of the software GPU whose compiled code was on disk (hit), and those that had to be compiled (miss)",
+        &[
+            ("result", "hit", |of| of.code_from_disk as f64),
+            ("result", "miss", |of| of.code_compiled as f64),
+        ],
+    ),
+    (
         "waited_seconds",
         "Time in which work could have run and the device was with other clients",
         &[("", "", |of| usage::seconds(of.waited))],
@@ -460,6 +468,8 @@ mod tests {
             kernels: 7,
             kernel_time: 1_500_000_000,
             bytes_to_device: 99,
+            code_from_disk: 12,
+            code_compiled: 5,
             ..DeviceAccount::default()
         };
         View {
@@ -495,6 +505,8 @@ mod tests {
         for line in [
             "# TYPE openmps_build_info gauge",
             "# TYPE openmps_client_kernels_total counter",
+            "openmps_device_code_cache_total{gpu=\"0\",UUID=\"GPU-1\",device=\"nvidia0\",modelName=\"one\",Hostname=\"host\",result=\"hit\"} 12",
+            "openmps_device_code_cache_total{gpu=\"0\",UUID=\"GPU-1\",device=\"nvidia0\",modelName=\"one\",Hostname=\"host\",result=\"miss\"} 5",
             "DCGM_FI_DEV_FB_USED{gpu=\"0\",UUID=\"GPU-1\",device=\"nvidia0\",modelName=\"one\",Hostname=\"host\"} 3",
             "openmps_device_clients{gpu=\"0\",UUID=\"GPU-1\",device=\"nvidia0\",modelName=\"one\",Hostname=\"host\"} 1",
         ] {

@@ -40,6 +40,10 @@ message! {
         /// Time in which a limit of its own held its work back: its part of the device was used up, or it is below normal priority and
         /// others were at work. The latter is in `waited` too.
         pub throttled: u64,
+        /// Images and kernels whose compiled code a server found on disk, on the software GPU.
+        pub code_from_disk: u64,
+        /// Images and kernels that the server compiled, on the software GPU.
+        pub code_compiled: u64,
     }
 }
 
@@ -62,6 +66,8 @@ impl DeviceAccount {
             faults,
             queued,
             throttled,
+            code_from_disk,
+            code_compiled,
         } = self;
         let sums = [
             (memory, other.memory),
@@ -79,6 +85,8 @@ impl DeviceAccount {
             (faults, other.faults),
             (queued, other.queued),
             (throttled, other.throttled),
+            (code_from_disk, other.code_from_disk),
+            (code_compiled, other.code_compiled),
         ];
         for (sum, more) in sums {
             *sum = sum.saturating_add(more);

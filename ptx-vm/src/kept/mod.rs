@@ -16,11 +16,12 @@ mod program;
 use std::fmt::Debug;
 
 use super::module::{Module, Options};
+use super::segment::CodeBytes;
 
 /// Who keeps what is compiled of one module, and has it compiled again where something is missing.
 pub trait KeptCode: Debug + Send + Sync {
     /// The program of a kernel for lane groups of so many lanes, as [`KeptCode::compiled`] was given it, whole and by this build.
-    fn find(&self, kernel: u32, lanes: u32) -> Option<Vec<u8>>;
+    fn find(&self, kernel: u32, lanes: u32) -> Option<CodeBytes>;
 
     /// A program has been compiled; `bytes` if it can be kept.
     fn compiled(&self, kernel: u32, lanes: u32, bytes: Option<&[u8]>);
@@ -59,13 +60,13 @@ mod tests {
     fn kept() -> (Vec<u8>, Vec<u8>) {
         let tree = ptx::parse(TEXT).unwrap();
         let module = Module::load(&tree, &Options::default()).unwrap();
-        let (program, _) = module.kernels()[0].program(64).unwrap();
+        let (program, ..) = module.kernels()[0].program(64).unwrap();
         (module.to_kept(), program.to_kept().unwrap())
     }
 
     fn read_program(bytes: &[u8]) -> Option<Program> {
         // SAFETY: nothing that is read here runs.
-        unsafe { Program::from_kept(bytes) }
+        unsafe { Program::from_kept(CodeBytes::copy_of(bytes)?) }
     }
 
     #[test]

@@ -8,10 +8,12 @@ use super::build;
 use super::bytes::{Reader, Writer};
 use crate::machine::{ColdFn, Op, OpFn};
 use crate::program::{BlockCode, CallSite, FunctionCode, Move, Program, Slot};
-use crate::segment::Native;
+use crate::segment::{CodeBytes, Native};
 
 /// Stands for no function.
 const NONE: u32 = u32::MAX;
+/// What machine code is aligned to in the bytes, which is run where it lies in them.
+const CODE_ALIGNMENT: usize = 64;
 /// Bytes of an operation.
 const OP: usize = 60;
 
@@ -58,6 +60,7 @@ impl Program {
         });
         let code = self.native.as_ref().map_or(&[][..], Native::code);
         to.count(code.len());
+        to.0.resize(to.0.len().next_multiple_of(CODE_ALIGNMENT), 0);
         to.0.extend(code);
         to.list(&self.blocks, |to, block| {
             to.u32(block.fast);
@@ -102,20 +105,23 @@ impl Program {
         Some(to.0)
     }
 
-    /// A program as [`Program::to_kept`] wrote it. `None` for other bytes, as far as that can be seen, and where
-    /// there is no memory for its machine code.
+    /// A program as [`Program::to_kept`] wrote it; its machine code stays where it is. `None` for other bytes, as far as
+    /// that can be seen, and where the system does not let it run.
     ///
     /// # Safety
     /// Before it runs: the bytes are what this build wrote, of a kernel for this vector unit.
-    pub(crate) unsafe fn from_kept(bytes: &[u8]) -> Option<Self> {
+    pub(crate) unsafe fn from_kept(bytes: CodeBytes) -> Option<Self> {
         let own = build::own()?;
-        let mut from = Reader(bytes);
+        let mut from = Reader(&bytes);
         let count = from.u32()? as usize;
         let mut stored = Reader(from.bytes(count.checked_mul(OP)?)?);
         let functions = from.list(|from| own.address(from.u64()?))?;
         let segments = from.list(|from| Some((from.u32()?, from.u32()?)))?;
         let length = from.u32()? as usize;
-        let code = from.bytes(length)?;
+        let at = bytes.len() - from.0.len();
+        let first = at.next_multiple_of(CODE_ALIGNMENT);
+        from.bytes(first - at)?;
+        from.bytes(length)?;
         let mut program = Self {
             ops: Vec::with_capacity(count),
             lines: Vec::with_capacity(count),
@@ -143,17 +149,6 @@ impl Program {
             program.ops.push(op);
             program.lines.push(stored.u32()?);
         }
-        if !segments.is_empty() {
-            let native = Native::map(code)?;
-            for &(op, at) in &segments {
-                if at as usize >= code.len() {
-                    return None;
-                }
-                program.ops.get_mut(op as usize)?.imm = native.address() + u64::from(at);
-            }
-            program.native = Some(native);
-        }
-        program.segments = segments;
         program.blocks = from.list(|from| {
             Some(BlockCode {
                 fast: from.u32()?,
@@ -194,7 +189,21 @@ impl Program {
             program.local_stride,
         ] = numbers(&mut from)?;
         program.asks_runtime = from.bool()?;
-        from.0.is_empty().then_some(program)
+        if !from.0.is_empty() {
+            return None;
+        }
+        if !segments.is_empty() {
+            let native = Native::part_of(bytes, first..first + length)?;
+            for &(op, at) in &segments {
+                if at as usize >= length {
+                    return None;
+                }
+                program.ops.get_mut(op as usize)?.imm = native.address() + u64::from(at);
+            }
+            program.native = Some(native);
+        }
+        program.segments = segments;
+        Some(program)
     }
 }
 

@@ -58,6 +58,7 @@ impl<'a> Body<'a> {
             "tensormap" => self.tensor_map(at, &words),
             "alloca" | "stacksave" | "stackrestore" => self.stack(at, &words),
             "mapa" | "getctarank" => self.of_cluster(at, &words),
+            "clusterlaunchcontrol" => self.control_launches(at, &words),
             "setp" => self.setp(at, &words),
             "set" => self.set(at, &words),
             "cvt" => self.cvt(at, &words),

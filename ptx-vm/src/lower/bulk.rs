@@ -34,6 +34,11 @@ impl<'a> Body<'a> {
         match flags {
             ["commit_group" | "wait_group" | "prefetch", ..] => Ok(()),
             ["tensor", rank, rest @ ..] => self.copy_tensor(at, words, rank, rest),
+            ["global", "shared::cta", "bulk_group", hints @ .., "cp_mask"]
+                if hints.iter().all(|word| is_hint(word)) =>
+            {
+                self.copy_masked(at, hints)
+            }
             [to, from, rest @ ..] => {
                 let (Some(to), Some(from)) = (space(to), space(from)) else {
                     return Err(self.unbuilt());
@@ -68,6 +73,28 @@ impl<'a> Body<'a> {
             return Err(self.unbuilt());
         };
         self.copy_bulk(at, words, found.bulk, spaces, rest)
+    }
+
+    /// A copy of which the last operand says the bytes of each 16.
+    fn copy_masked(&mut self, at: &'a Instruction<'a>, hints: &[&str]) -> Lowered {
+        // A policy of the cache stands before the mask.
+        let (to, from, bytes, mask) = match at.operands.as_slice() {
+            [to, from, bytes, mask] if hints.is_empty() => (to, from, bytes, mask),
+            [to, from, bytes, _, mask] if !hints.is_empty() => (to, from, bytes, mask),
+            _ => return Err(self.fail("a wrong number of operands")),
+        };
+        let to = self.generic(to, Space::Global)?;
+        let from = self.generic(from, Space::Shared)?;
+        let bytes = self.read(bytes, 4)?;
+        let mask = self.read(mask, 2)?;
+        let widen = logic::resize(2, 4, false).ok_or_else(|| self.unbuilt())?;
+        let after = self.enter_guarded();
+        let mask = self.compute(&widen, vec![mask]);
+        let sources = vec![to, from, bytes, self.constant(0, 8), mask];
+        let run: OpFn = bulk::copy_masked;
+        self.emit(InstKind::System { run, imm: 0 }, Vec::new(), sources);
+        self.leave_guarded(after);
+        Ok(())
     }
 
     fn copy_bulk(

@@ -6,11 +6,11 @@
 use ptx::ast::{Instruction, Operand, Space, Type};
 
 use super::body::{Body, Lowered};
-use crate::ir::{Barrier, End, Reg};
+use crate::ir::{Barrier, End, InstKind, Reg};
 use crate::limits::MAX_CLUSTER;
-use crate::machine::CLUSTER_BARRIER;
-use crate::ops::logic;
+use crate::machine::{CLUSTER_BARRIER, OpFn};
 use crate::ops::simple::Words;
+use crate::ops::{bulk, logic};
 use crate::spaces::{SHARED_BASE, SHARED_SPAN, WINDOW};
 use crate::special_register::Special;
 
@@ -96,6 +96,68 @@ impl<'a> Body<'a> {
                 self.write32(d, value)
             }
             _ => Err(self.fail("a wrong number of operands")),
+        }
+    }
+
+    /// `clusterlaunchcontrol`: asks for a cluster that has not begun, and whether and which one was given. None ever is.
+    pub(super) fn control_launches(
+        &mut self,
+        at: &'a Instruction<'a>,
+        words: &Words<'_>,
+    ) -> Lowered {
+        match (words.flags, words.types) {
+            (["try_cancel", "async", rest @ ..], [Type::B128]) => {
+                let rest = match rest {
+                    ["shared::cta", rest @ ..] => rest,
+                    rest => rest,
+                };
+                let all = match rest {
+                    ["mbarrier::complete_tx::bytes"] => false,
+                    ["mbarrier::complete_tx::bytes", "multicast::cluster::all"] => true,
+                    _ => return Err(self.unbuilt()),
+                };
+                let [to, barrier] = self.operands(at)?;
+                let mut sources = vec![
+                    self.generic(to, Space::Shared)?,
+                    self.generic(barrier, Space::Shared)?,
+                ];
+                if all {
+                    let (one, count) =
+                        (self.constant(1, 4), self.special_of(Special::ClusterBlocks));
+                    let bit = self.apply32("shl", Type::B32, vec![one, count])?;
+                    sources.push(self.apply32("sub", Type::U32, vec![bit, one])?);
+                }
+                let after = self.enter_guarded();
+                let run: OpFn = bulk::cancel_none;
+                let imm = u64::from(all);
+                self.emit(InstKind::System { run, imm }, Vec::new(), sources);
+                self.leave_guarded(after);
+                Ok(())
+            }
+            (["query_cancel", "is_canceled"], [Type::Pred, Type::B128]) => {
+                let [d, answer] = self.operands(at)?;
+                self.halves_of(answer)?;
+                let (dest, none) = (self.dest(d, 1)?, self.constant(0, 1));
+                let copy = logic::mov(1).ok_or_else(|| self.unbuilt())?;
+                self.simple(&copy, dest, vec![none]);
+                self.finish(d, dest, false)
+            }
+            // Which one is asked only of what was given: whatever comes is as good.
+            (["query_cancel", which @ ..], [Type::B32, Type::B128]) => {
+                let count = match which {
+                    ["get_first_ctaid::x" | "get_first_ctaid::y" | "get_first_ctaid::z"] => 1,
+                    ["get_first_ctaid", "v4"] => 4,
+                    _ => return Err(self.unbuilt()),
+                };
+                let [d, answer] = self.operands(at)?;
+                self.halves_of(answer)?;
+                for element in self.elements(d, count)? {
+                    let none = self.constant(0, 4);
+                    self.write32(element, none)?;
+                }
+                Ok(())
+            }
+            _ => Err(self.unbuilt()),
         }
     }
 

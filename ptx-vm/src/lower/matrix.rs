@@ -7,6 +7,8 @@ use ptx::ast::{Instruction, Operand, Space, Type};
 
 use super::body::{Body, Lowered};
 use crate::ir::Reg;
+use crate::machine::OpFn;
+use crate::ops::byte_matrix::{self, Form, Packing};
 use crate::ops::matrix::{self, ElementKind, Product, Quads, TURNED};
 use crate::ops::simple::Words;
 use crate::ops::{logic, parts};
@@ -68,6 +70,9 @@ pub(super) fn are_multiplied(product: Product, sums: &str) -> bool {
 impl<'a> Body<'a> {
     /// `ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16`, `stmatrix` alike.
     pub(super) fn move_matrices(&mut self, at: &'a Instruction<'a>, words: &Words<'_>) -> Lowered {
+        if words.types != [Type::B16] {
+            return self.move_byte_matrices(at, words);
+        }
         let known = [
             "sync",
             "aligned",
@@ -79,7 +84,7 @@ impl<'a> Body<'a> {
             "shared",
             "shared::cta",
         ];
-        if words.types != [Type::B16] || !words.only(&known) || !words.has("m8n8") {
+        if !words.only(&known) || !words.has("m8n8") {
             return Err(self.unbuilt());
         }
         let count = match (words.has("x4"), words.has("x2")) {
@@ -88,27 +93,88 @@ impl<'a> Body<'a> {
             _ => 1,
         };
         let imm = count as u64 | if words.has("trans") { TURNED } else { 0 };
-        let stores = words.opcode == "stmatrix";
+        let run: OpFn = if words.opcode == "stmatrix" {
+            matrix::store
+        } else {
+            matrix::load
+        };
+        let shared = words.has("shared") || words.has("shared::cta");
+        self.exchange_matrices(at, shared, count, (run, imm))
+    }
+
+    /// `ldmatrix.sync.aligned.m16n16.x2.trans.shared.b8`, `ldmatrix.sync.aligned.m8n16.x4.shared.b8x16.b4x16_p64`,
+    /// `stmatrix.sync.aligned.m16n8.x4.trans.shared.b8` and their kin.
+    fn move_byte_matrices(&mut self, at: &'a Instruction<'a>, words: &Words<'_>) -> Lowered {
+        let ["sync", "aligned", shape, count, rest @ ..] = at.modifiers.as_slice() else {
+            return Err(self.unbuilt());
+        };
+        let (turned, rest) = match rest {
+            ["trans", rest @ ..] => (true, rest),
+            rest => (false, rest),
+        };
+        let (shared, rest) = match rest {
+            ["shared" | "shared::cta", rest @ ..] => (true, rest),
+            rest => (false, rest),
+        };
+        let count = match *count {
+            "x1" => 1,
+            "x2" => 2,
+            "x4" => 4,
+            _ => return Err(self.unbuilt()),
+        };
+        let packing = Packing::named(rest).ok_or_else(|| self.unbuilt())?;
+        let form = Form {
+            count,
+            turned,
+            packing,
+        };
+        let plain = packing == Packing::Bytes;
+        match (words.opcode, *shape, turned, count) {
+            ("stmatrix", "m16n8", true, _) if plain => {
+                let run: OpFn = byte_matrix::store;
+                self.exchange_matrices(at, shared, count, (run, count as u64))
+            }
+            ("ldmatrix", "m16n16", true, 1 | 2) => {
+                let run: OpFn = byte_matrix::load;
+                let registers = count * form.registers();
+                self.exchange_matrices(at, shared, registers, (run, form.pack()))
+            }
+            ("ldmatrix", "m8n16", false, _) if !plain => {
+                let run: OpFn = byte_matrix::load;
+                self.exchange_matrices(at, shared, count, (run, form.pack()))
+            }
+            _ => Err(self.unbuilt()),
+        }
+    }
+
+    /// A load or a store of matrices in shared memory, of so many registers.
+    fn exchange_matrices(
+        &mut self,
+        at: &'a Instruction<'a>,
+        shared: bool,
+        registers: usize,
+        (run, imm): (OpFn, u64),
+    ) -> Lowered {
+        let stores = at.opcode == "stmatrix";
         let (address, values) = match at.operands.as_slice() {
             [address, values] if stores => (address, values),
             [values, address] if !stores => (address, values),
             _ => return Err(self.fail("a wrong number of operands")),
         };
-        let shared = words.has("shared") || words.has("shared::cta");
         let address = self.in_shared(address, shared)?;
-        let values = self.elements(values, count)?;
+        let values = self.elements(values, registers)?;
         if stores {
             let mut sources = vec![address];
             for value in values {
                 sources.push(self.read(value, 4)?);
             }
-            self.exchange(matrix::store, imm, Vec::new(), sources);
+            self.exchange(run, imm, Vec::new(), sources);
         } else {
             let mut results = Vec::new();
             for value in values {
                 results.push(self.dest(value, 4)?);
             }
-            self.exchange(matrix::load, imm, results, vec![address]);
+            self.exchange(run, imm, results, vec![address]);
         }
         Ok(())
     }

@@ -9,12 +9,18 @@ use super::body::{Body, Lowered};
 use crate::ir::Reg;
 use crate::ops::matrix::{ElementKind, Product};
 use crate::ops::scaled::{self, Factors};
+use crate::ops::sparse::Metadata;
 use crate::ops::{logic, parts};
 use crate::special_register::Special;
 
 impl<'a> Body<'a> {
-    /// `mma.sync.aligned.m16n8k64.row.col.kind::mxf4.block_scale.scale_vec::2X.f32.e2m1.e2m1.f32.ue8m0` and its kin.
+    /// `mma.sync.aligned.m16n8k64.row.col.kind::mxf4.block_scale.scale_vec::2X.f32.e2m1.e2m1.f32.ue8m0` and its kin, and
+    /// those of a sparse left matrix.
     pub(super) fn multiply_scaled(&mut self, at: &'a Instruction<'a>) -> Lowered {
+        let (sparse, words) = match at.modifiers.as_slice() {
+            ["sp::ordered_metadata", words @ ..] => (true, words),
+            words => (false, words),
+        };
         let [
             "sync",
             "aligned",
@@ -24,7 +30,7 @@ impl<'a> Body<'a> {
             kind,
             "block_scale",
             rest @ ..,
-        ] = at.modifiers.as_slice()
+        ] = words
         else {
             return Err(self.unbuilt());
         };
@@ -38,13 +44,18 @@ impl<'a> Body<'a> {
             return Err(self.unbuilt());
         };
         let unsigned = factor == "ue4m3";
-        let (kinds, count) = match (*kind, *shape, count, factor) {
-            ("kind::mxf8f6f4", "m16n8k32", None | Some(1), "ue8m0") => {
+        // Sparse ones are twice as deep.
+        let shape = match (*shape, sparse) {
+            ("m16n8k32", false) | ("m16n8k64", true) => "bytes",
+            ("m16n8k64", false) | ("m16n8k128", true) => "halves of bytes",
+            _ => return Err(self.unbuilt()),
+        };
+        let (kinds, count) = match (*kind, shape, count, factor) {
+            ("kind::mxf8f6f4", "bytes", None | Some(1), "ue8m0") => {
                 ((ElementKind::named(left), ElementKind::named(right)), 1)
             }
-            ("kind::mxf4", "m16n8k64", Some(2), "ue8m0")
-            | ("kind::mxf4nvf4", "m16n8k64", Some(2), "ue8m0")
-            | ("kind::mxf4nvf4", "m16n8k64", Some(4), "ue4m3")
+            ("kind::mxf4" | "kind::mxf4nvf4", "halves of bytes", Some(2), "ue8m0")
+            | ("kind::mxf4nvf4", "halves of bytes", Some(4), "ue4m3")
                 if (left, right) == ("e2m1", "e2m1") =>
             {
                 let four_bits = Some(ElementKind::E2m1);
@@ -60,16 +71,45 @@ impl<'a> Body<'a> {
         if !is_small(left) || !is_small(right) {
             return Err(self.unbuilt());
         }
-        let [d, a, b, c, factor_a, at_a, factor_b, at_b] = self.operands(at)?;
+        let pieces = if sparse { 2 } else { 1 };
+        let (operands, metadata) = match at.operands.as_slice() {
+            [d, a, b, c, e, Operand::Integer(selector), factors @ ..] if sparse => {
+                let metadata = Metadata::checked(left, pieces, *selector);
+                let metadata = metadata.ok_or_else(|| self.fail("no such sparsity selector"))?;
+                ([d, a, b, c], Some((metadata, e, factors)))
+            }
+            [d, a, b, c, ..] if !sparse => ([d, a, b, c], None),
+            _ => return Err(self.fail("a wrong number of operands")),
+        };
+        let [d, a, b, c] = operands;
+        let factors = metadata.map_or(&at.operands[4..], |(_, _, factors)| factors);
+        let [factor_a, at_a, factor_b, at_b] = factors else {
+            return Err(self.fail("a wrong number of operands"));
+        };
         let places = [
             self.selector(at_a, 2, count)?,
             self.selector(at_b, 4, count)?,
         ];
         let lefts = self.registers(a, 4)?;
-        let rights = self.registers(b, 2)?;
+        let rights = self.registers(b, 2 * pieces)?;
         let mut sums = self.registers(c, 4)?;
         let factors = [self.read(factor_a, 4)?, self.read(factor_b, 4)?];
+        let metadata = match metadata {
+            Some((metadata, words, _)) => Some((metadata, self.read(words, 4)?)),
+            None => None,
+        };
         let after = self.enter_guarded();
+        // Of each piece of the depth four registers of the left matrix, and two of the right one.
+        let lefts: Vec<Vec<Reg>> = match metadata {
+            None => vec![lefts],
+            Some((metadata, words)) => (0..pieces)
+                .map(|piece| {
+                    let stored = [lefts[2 * piece], lefts[2 * piece + 1]];
+                    self.expanded(metadata, piece, stored, words)
+                })
+                .collect(),
+        };
+        let rights: Vec<Vec<Reg>> = rights.chunks(2).map(<[Reg]>::to_vec).collect();
         let factors = self.compute(&parts::pack64(), factors.to_vec());
         let product = Product {
             left,
@@ -81,9 +121,16 @@ impl<'a> Body<'a> {
         };
         let zero = self.constant(0, 4);
         for block in 0..count {
-            let lefts = self.of_block(&lefts, block, count)?;
-            let partial =
-                self.piecewise(product, &[lefts], std::slice::from_ref(&rights), &[zero; 4]);
+            // A block is a part of a piece, or all pieces.
+            let partial = if count < pieces {
+                self.piecewise(product, &lefts, &rights, &[zero; 4])
+            } else {
+                let each = count / pieces;
+                let piece = block / each;
+                let left = self.of_block(&lefts[piece], block % each, each)?;
+                let right = std::slice::from_ref(&rights[piece]);
+                self.piecewise(product, &[left], right, &[zero; 4])
+            };
             let results: Vec<Reg> = (0..4).map(|_| self.temp(4)).collect();
             let mut sources: Vec<Reg> = partial
                 .chunks(2)
@@ -133,7 +180,7 @@ impl<'a> Body<'a> {
         }
     }
 
-    /// What belongs to a block of the depth, of `count` blocks, of registers of the left matrix; zeroes otherwise.
+    /// What belongs to a block of a piece of the depth, of `count` blocks, of registers of the left matrix; zeroes otherwise.
     fn of_block(&mut self, lefts: &[Reg], block: usize, count: usize) -> Lowered<Vec<Reg>> {
         let zero = self.constant(0, 4);
         let mut kept = lefts.to_vec();

@@ -11,7 +11,7 @@ use super::memory::is_hint;
 use crate::ir::{InstKind, Reg};
 use crate::machine::OpFn;
 use crate::ops::simple::Words;
-use crate::ops::tensor::{self, Form, REDUCTIONS, offset_bits};
+use crate::ops::tensor::{self, Form, Mode, REDUCTIONS};
 use crate::ops::{logic, parts};
 use crate::tensor_map::Field;
 
@@ -68,23 +68,25 @@ impl<'a> Body<'a> {
             }
             flags.remove(2);
         }
-        let (run, columns): (OpFn, _) = match flags.as_slice() {
+        let (run, mode): (OpFn, _) = match flags.as_slice() {
             [
                 "shared::cta" | "shared::cluster",
                 "global",
                 mode @ ..,
                 "mbarrier::complete_tx::bytes",
             ] if !reduces && (!multicast || flags[0] == "shared::cluster") => match mode {
-                [] => (tensor::load, false),
-                ["im2col"] if rank >= 3 => (tensor::load, true),
+                [] => (tensor::load, Mode::Box),
+                ["im2col"] if rank >= 3 => (tensor::load, Mode::Columns),
+                ["im2col::w"] if rank >= 3 => (tensor::load, Mode::Wide),
+                ["im2col::w::128"] if rank >= 3 => (tensor::load, Mode::Wide128),
                 _ => return Err(self.unbuilt()),
             },
             ["global", "shared::cta", mode @ .., "bulk_group"]
                 if !multicast && reduces == reduction.is_some() =>
             {
                 match mode {
-                    [] => (tensor::store, false),
-                    ["im2col_no_offs"] if rank >= 3 => (tensor::store, true),
+                    [] => (tensor::store, Mode::Box),
+                    ["im2col_no_offs"] if rank >= 3 => (tensor::store, Mode::Columns),
                     _ => return Err(self.unbuilt()),
                 }
             }
@@ -92,10 +94,12 @@ impl<'a> Body<'a> {
         };
         let loads = flags[0] != "global";
         let (map, tile, barrier, offsets) = match operands {
-            [tile, map, barrier, Operand::Vector(offsets)] if loads && columns => {
+            [tile, map, barrier, Operand::Vector(offsets)] if loads && mode != Mode::Box => {
                 (map, tile, Some(barrier), offsets.as_slice())
             }
-            [tile, map, barrier] if loads && !columns => (map, tile, Some(barrier), &[][..]),
+            [tile, map, barrier] if loads && mode == Mode::Box => {
+                (map, tile, Some(barrier), &[][..])
+            }
             [map, tile] if !loads => (map, tile, None, &[][..]),
             _ => return Err(self.fail("a wrong number of operands")),
         };
@@ -106,7 +110,8 @@ impl<'a> Body<'a> {
             return Err(self.unbuilt());
         };
         let count = if four_rows { MOST_RANK } else { rank };
-        if coordinates.len() != count || loads && columns && offsets.len() != rank - 2 {
+        let widths = mode.offset_bits(rank);
+        if coordinates.len() != count || loads && offsets.len() != widths.len() {
             return Err(self.fail("a wrong number of coordinates"));
         }
         let target = self.target(None, map)?;
@@ -122,14 +127,14 @@ impl<'a> Body<'a> {
             *at = self.read(coordinate, 4)?;
         }
         let ranks = ranks.unwrap_or_else(|| self.constant(0, 4));
-        let extra = self.with_offsets(ranks, offsets, rank)?;
+        let extra = self.with_offsets(ranks, offsets, widths)?;
         let pair = |body: &mut Self, low, high| body.compute(&parts::pack64(), vec![low, high]);
         let places = pair(self, places[0], places[1]);
         let (first, second) = (pair(self, at[0], at[1]), pair(self, at[2], at[3]));
         let last = pair(self, at[4], extra);
         let form = Form {
             rank,
-            columns,
+            mode,
             four_rows,
             reduction,
         };
@@ -147,16 +152,22 @@ impl<'a> Body<'a> {
     }
 
     /// Ranks in the lower 16 bits, and in the upper ones the offsets of columns, which share them.
-    fn with_offsets(&mut self, ranks: Reg, offsets: &[Operand<'a>], rank: usize) -> Lowered<Reg> {
-        let width = offset_bits(rank);
+    fn with_offsets(
+        &mut self,
+        ranks: Reg,
+        offsets: &[Operand<'a>],
+        widths: &[u32],
+    ) -> Lowered<Reg> {
         let mut all = ranks;
-        for (index, offset) in offsets.iter().enumerate() {
+        let mut at = 16;
+        for (offset, width) in offsets.iter().zip(widths) {
             let offset = self.read(offset, 2)?;
             let widen = logic::resize(2, 4, false).ok_or_else(|| self.unbuilt())?;
             let offset = self.compute(&widen, vec![offset]);
             let most = self.constant((1 << width) - 1, 4);
             let offset = self.apply32("and", Type::B32, vec![offset, most])?;
-            let shift = self.constant(u64::from(16 + width * index as u32), 4);
+            let shift = self.constant(at, 4);
+            at += u64::from(*width);
             let offset = self.apply32("shl", Type::B32, vec![offset, shift])?;
             all = self.apply32("or", Type::B32, vec![all, offset])?;
         }

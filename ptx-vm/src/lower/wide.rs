@@ -13,7 +13,7 @@ use crate::ops::{atomic, logic, memory};
 
 impl<'a> Body<'a> {
     /// Both halves of an operand of 128 bits: a register, or a vector of two.
-    fn halves_of(&mut self, operand: &Operand<'a>) -> Lowered<[Reg; 2]> {
+    pub(super) fn halves_of(&mut self, operand: &Operand<'a>) -> Lowered<[Reg; 2]> {
         match operand {
             Operand::Register(register) => match self.wide.get(&register.0) {
                 Some(&high) => Ok([register.0, high]),

@@ -108,6 +108,59 @@ pub(crate) unsafe fn copy(cx: &mut Machine<'_>, op: &Op) -> Flow {
     copied.err().unwrap_or(Flow::Next)
 }
 
+/// `cp.async.bulk` with `.cp_mask`, from shared memory: sources as for [`copy`] without a barrier, and as the fifth which
+/// bytes of each 16 are copied (32 bits).
+///
+/// # Safety
+/// None.
+pub(crate) unsafe fn copy_masked(cx: &mut Machine<'_>, op: &Op) -> Flow {
+    for lane in cx.mask.lanes() {
+        let [to, from] = [0, 1].map(|source| cx.argument(op, source, lane, 8));
+        let [bytes, mask] = [2, 4].map(|source| cx.argument(op, source, lane, 4));
+        let (to, from) = match cx.ends(lane, (to, from, bytes)) {
+            Ok(ends) => ends,
+            Err(flow) => return flow,
+        };
+        for at in (0..bytes).filter(|at| mask >> (at % UNIT) & 1 != 0) {
+            // SAFETY: `ends` tested both ranges, of which this is a byte.
+            unsafe { access::copy(to + at, from + at, 1) };
+        }
+    }
+    Flow::Next
+}
+
+/// `clusterlaunchcontrol.try_cancel`: no cluster waits for others to end here, so that none is there to be taken over. The
+/// answer, zeroes, says that. Sources: where it goes and the barrier, as generic addresses, and, if `imm` is not 0, the ranks
+/// of the blocks that get it (32 bits).
+///
+/// # Safety
+/// None.
+pub(crate) unsafe fn cancel_none(cx: &mut Machine<'_>, op: &Op) -> Flow {
+    for lane in cx.mask.lanes() {
+        if let Err(flow) = cancel_for(cx, op, lane) {
+            return flow;
+        }
+    }
+    Flow::Next
+}
+
+fn cancel_for(cx: &mut Machine<'_>, op: &Op, lane: usize) -> Result<(), Flow> {
+    let answer = [0; UNIT as usize];
+    let [to, barrier] = [0, 1].map(|source| cx.argument(op, source, lane, 8));
+    let ranks = match op.imm {
+        0 => 0,
+        _ => cx.argument(op, 2, lane, 4) & 0xffff,
+    };
+    let shared = |address: u64| address.wrapping_sub(SHARED_BASE);
+    for (to, barrier) in multicast(shared(to), ranks).zip(multicast(shared(barrier), ranks)) {
+        let host = cx.reach(lane, (to, StateSpace::Shared), UNIT, (UNIT, true))?;
+        // SAFETY: `reach` tested the bytes, for writing; the answer is ours.
+        unsafe { access::copy_out(host, answer.as_ptr(), answer.len()) };
+        cx.tell(lane, (barrier, StateSpace::Shared), UNIT)?;
+    }
+    Ok(())
+}
+
 /// `cp.reduce.async.bulk`: sources as for [`copy`]; each element is atomic by itself.
 ///
 /// # Safety

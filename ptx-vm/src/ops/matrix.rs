@@ -17,10 +17,10 @@ use crate::fault::FaultKind;
 use crate::machine::{Flow, Machine, Op};
 use crate::spaces::StateSpace;
 
-/// Bytes of a row of an 8 × 8 matrix of 16-bit elements.
-const ROW: u64 = 16;
+/// Bytes of a row of an 8 × 8 matrix of 16-bit elements, and of 16 elements of bytes.
+pub(super) const ROW: u64 = 16;
 /// Lanes of a warp.
-const LANES: usize = 32;
+pub(super) const LANES: usize = 32;
 /// Rows of the left matrix and of the sums.
 const ROWS: usize = 16;
 /// Columns of the right matrix and of the sums.
@@ -42,7 +42,7 @@ fn element(lane: usize, upper: usize, turned: bool) -> (usize, usize) {
 impl Machine<'_> {
     /// The host addresses of the rows that a warp's lanes give for `count` matrices: 8 lanes for each. What a
     /// lane gives that is not there has none.
-    fn rows(
+    pub(super) fn rows(
         &mut self,
         op: &Op,
         (base, lanes): (usize, u32),

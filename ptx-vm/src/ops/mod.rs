@@ -5,6 +5,7 @@
 
 pub(crate) mod atomic;
 pub(crate) mod bulk;
+pub(crate) mod byte_matrix;
 pub(crate) mod cold;
 pub(crate) mod compare;
 pub(crate) mod control;

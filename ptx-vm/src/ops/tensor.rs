@@ -13,7 +13,7 @@ use crate::access;
 use crate::fault::FaultKind;
 use crate::machine::{Flow, Machine, Op};
 use crate::spaces::StateSpace;
-use crate::tensor_map::{Field, Region, TensorMap, replace_field};
+use crate::tensor_map::{Field, Region, Swizzle, TensorMap, replace_field};
 
 /// What a box in shared memory is aligned to.
 const BOX_ALIGNMENT: u64 = 128;
@@ -23,12 +23,41 @@ const BOX_ALIGNMENT: u64 = 128;
 pub(crate) struct Form {
     /// How many coordinates it names.
     pub(crate) rank: usize,
-    /// The descriptor is to be one of columns of pixels (im2col).
-    pub(crate) columns: bool,
+    /// What the descriptor is to be of.
+    pub(crate) mode: Mode,
     /// It takes four rows of a tensor of two dimensions, each by its coordinate: gathers or scatters them.
     pub(crate) four_rows: bool,
     /// Which of [`REDUCTIONS`] it makes, if it reduces.
     pub(crate) reduction: Option<usize>,
+}
+
+/// What an instruction takes a tensor's part as; the descriptor says the same.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[repr(u8)]
+pub(crate) enum Mode {
+    Box,
+    /// Columns of pixels: im2col.
+    Columns,
+    /// Columns of pixels along the width: im2col::w.
+    Wide,
+    /// The same of 128 pixels: im2col::w::128.
+    Wide128,
+}
+
+impl Mode {
+    const ALL: [Self; 4] = [Self::Box, Self::Columns, Self::Wide, Self::Wide128];
+
+    /// Bits of each of the numbers that an instruction gives beside the coordinates, in the order in which they stand:
+    /// offsets of columns, of which wide ones have one, after how many pixels more they take (the halo).
+    pub(crate) fn offset_bits(self, rank: usize) -> &'static [u32] {
+        match (self, rank) {
+            (Self::Box, _) => &[],
+            (Self::Columns, 4) => &[8, 8],
+            (Self::Columns, 5) => &[5, 5, 5],
+            (Self::Columns, _) => &[16],
+            (Self::Wide | Self::Wide128, _) => &[9, 7],
+        }
+    }
 }
 
 /// What a tensor may be reduced by.
@@ -37,37 +66,32 @@ pub(crate) const REDUCTIONS: [&str; 8] = ["add", "min", "max", "inc", "dec", "an
 impl Form {
     pub(crate) fn pack(self) -> u64 {
         let reduction = self.reduction.map_or(0, |index| index as u64 + 1);
-        let flags = u64::from(self.columns) | u64::from(self.four_rows) << 1;
+        let flags = self.mode as u64 | u64::from(self.four_rows) << 2;
         self.rank as u64 | flags << 8 | reduction << 16
     }
 
     fn unpack(imm: u64) -> Self {
         Self {
             rank: (imm & 0xff) as usize,
-            columns: imm >> 8 & 1 != 0,
-            four_rows: imm >> 9 & 1 != 0,
+            mode: Mode::ALL[(imm >> 8 & 3) as usize],
+            four_rows: imm >> 10 & 1 != 0,
             reduction: ((imm >> 16 & 0xff) as usize).checked_sub(1),
         }
     }
 
-    /// Offsets in width, height and depth that an instruction gives for columns, from the 16 bits that they share.
-    fn offsets(self, bits: u64) -> [i64; MOST_RANK - 2] {
-        let width = offset_bits(self.rank);
-        let part = |axis: u32| (bits >> (width * axis) & ((1 << width) - 1)) as i64;
-        let axes = self.rank.saturating_sub(2) as u32;
-        std::array::from_fn(|axis| match axis as u32 {
-            axis if axis < axes => part(axis),
-            _ => 0,
-        })
-    }
-}
-
-/// Bits of each offset of columns, for tensors of so many dimensions.
-pub(crate) fn offset_bits(rank: usize) -> u32 {
-    match rank {
-        4 => 8,
-        5 => 5,
-        _ => 16,
+    /// The pixels of a halo, and offsets in width, height and depth, that an instruction gives for columns, from the 16
+    /// bits that they share.
+    fn halo_and_offsets(self, bits: u64) -> (u64, [i64; MOST_RANK - 2]) {
+        let mut parts = [0; MOST_RANK - 2];
+        let mut at = 0;
+        for (part, width) in parts.iter_mut().zip(self.mode.offset_bits(self.rank)) {
+            *part = (bits >> at & ((1 << width) - 1)) as i64;
+            at += width;
+        }
+        match self.mode {
+            Mode::Wide | Mode::Wide128 => (parts[0] as u64, [parts[1], 0, 0]),
+            Mode::Box | Mode::Columns => (0, parts),
+        }
     }
 }
 
@@ -92,6 +116,8 @@ struct Copy {
     start: [i64; MOST_RANK],
     /// What is added to the pixels' places.
     offsets: [i64; MOST_RANK - 2],
+    /// Pixels that follow each run of a column.
+    halo: u64,
 }
 
 /// A row in shared memory that lies within the tensor, at least in part.
@@ -126,9 +152,7 @@ impl Copy {
         let map = TensorMap::decode(&bytes).filter(|map| {
             // Each of four rows is a box.
             let is_row = || map.extent().1 == 1;
-            map.rank == form.rank
-                && form.columns == matches!(map.region, Region::Columns { .. })
-                && (!form.four_rows || is_row())
+            map.rank == form.rank && form.mode == map.region.mode() && (!form.four_rows || is_row())
         });
         let Some(map) = map else {
             return Err(cx.fault(FaultKind::IllegalInstruction, address, lane));
@@ -144,9 +168,10 @@ impl Copy {
         let crooked = start[0] * map.element as i64 % UNIT as i64 != 0;
         let named = if form.four_rows { MOST_RANK } else { map.rank };
         let before = start[..named].iter().any(|&at| at < 0);
-        if crooked || (before && way == Direction::Store && !form.columns) {
+        if crooked || (before && way == Direction::Store && form.mode == Mode::Box) {
             return Err(cx.fault(FaultKind::IllegalInstruction, address, lane));
         }
+        let (halo, offsets) = form.halo_and_offsets(last >> 48);
         let copy = Self {
             map,
             form,
@@ -154,7 +179,8 @@ impl Copy {
             barrier,
             ranks: last >> 32 & 0xffff,
             start,
-            offsets: form.offsets(last >> 48),
+            offsets,
+            halo,
         };
         for place in multicast(shared, copy.ranks) {
             let place = (place, StateSpace::Shared);
@@ -165,7 +191,14 @@ impl Copy {
 
     /// Bytes in shared memory.
     fn bytes(&self) -> u64 {
-        self.map.bytes() * if self.form.four_rows { 4 } else { 1 }
+        let halos = match self.map.region {
+            Region::Columns { pixels, run, .. } => pixels.div_ceil(run.max(1)) * self.halo,
+            Region::Box(_) => 0,
+        };
+        let (columns, rows) = self.map.extent();
+        let rows = (rows + halos) * if self.form.four_rows { 4 } else { 1 };
+        // At most 256 elements of 8 bytes in each dimension, or 2^32 of them: less than 2^44.
+        columns * rows * self.map.element
     }
 
     /// The rows that the tensor has something of.
@@ -217,17 +250,29 @@ impl Copy {
                     rows.extend(row(index, place));
                 }
             }
-            Region::Columns { lower, upper, .. } => {
+            Region::Columns {
+                lower,
+                upper,
+                moves,
+                run,
+                ..
+            } => {
                 // The last dimension counts images.
                 let images = self.map.rank - 1;
-                for index in 0..count {
+                let run = run.max(1);
+                for index in 0..count + self.halo {
                     let mut moved = place;
                     for axis in 0..images - 1 {
                         moved[axis + 1] += self.offsets[axis];
                     }
-                    rows.extend(row(index, moved));
+                    // The pixels that follow a run are a part of it too.
+                    for (number, first) in (0..).zip((0..count).step_by(run as usize)) {
+                        if (first..(first + run).min(count) + self.halo).contains(&index) {
+                            rows.extend(row(index + number * self.halo, moved));
+                        }
+                    }
                     let mut dim = 1;
-                    while dim < images {
+                    while dim < images.min(moves + 1) {
                         let last = dims[dim] as i64 - 1 + upper[dim - 1];
                         place[dim] += self.map.steps[dim] as i64;
                         if place[dim] <= last {
@@ -236,8 +281,8 @@ impl Copy {
                         place[dim] = lower[dim - 1];
                         dim += 1;
                     }
-                    if dim == images {
-                        place[dim] += 1;
+                    if dim == images.min(moves + 1) {
+                        place[images] += 1;
                     }
                 }
             }
@@ -256,7 +301,8 @@ impl Copy {
         let bytes = self.bytes();
         for at in (0..bytes).step_by(UNIT as usize) {
             let plain = shared + at;
-            let place = plain ^ (plain >> 7 & self.map.swizzle) << 4;
+            let Swizzle { lines, atom } = self.map.swizzle;
+            let place = plain ^ (plain >> 7 & lines) << atom;
             let len = UNIT.min(bytes - at);
             let host = cx.reach(lane, (place, StateSpace::Shared), len, (UNIT, true))?;
             f(at as usize..(at + len) as usize, host);

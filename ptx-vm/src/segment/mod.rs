@@ -31,6 +31,7 @@ use super::isa::Isa;
 use super::machine::{Flow, Machine, Op};
 use super::reach::Reach;
 
+pub use native::CodeBytes;
 pub(crate) use native::Native;
 pub(crate) use step::{Order, RegisterSlot, SegmentStep};
 pub(crate) use tag::Tag;

@@ -101,6 +101,34 @@ fn copies_of_many_bytes_come_go_and_add_up() {
 }
 
 #[test]
+fn masks_say_which_bytes_of_sixteen_are_copied() {
+    let masks = [0xffff_u16, 0, 1, 0x8000, 0x5a5a, 0x1234];
+    for (hint, policy) in [("", ""), (".L2::cache_hint", "%x1, ")] {
+        for mask in masks {
+            let mut gpu = kernel(
+                ".shared .align 16 .b8 tile[64];",
+                &format!(
+                    "ld.global.v4.b32 {{%r0, %r1, %r2, %r3}}, [%in]; st.shared.v4.b32 [tile], {{%r0, %r1, %r2, %r3}};\n\
+                     ld.global.v4.b32 {{%r0, %r1, %r2, %r3}}, [%in+16]; st.shared.v4.b32 [tile+16], {{%r0, %r1, %r2, %r3}};\n\
+                     createpolicy.fractional.L2::evict_last.b64 %x1, 1.0; .reg .b16 %h0; mov.u16 %h0, {mask};\n\
+                     cp.async.bulk.global.shared::cta.bulk_group{hint}.cp_mask [%out], [tile], 32, {policy}%h0;\n\
+                     cp.async.bulk.commit_group; cp.async.bulk.wait_group 0;"
+                ),
+            );
+            let values: Vec<u8> = (1..=32).collect();
+            let (input, output) = (gpu.upload(&values), gpu.upload(&[99_u8; 32]));
+            gpu.run("k", 1, 1, &Args::new().ptr(input).ptr(output));
+            let got: Vec<u8> = gpu.read(output, 32);
+            for (at, got) in got.into_iter().enumerate() {
+                let copied = mask >> (at % 16) & 1 != 0;
+                let wanted = if copied { values[at] } else { 99 };
+                assert_eq!(got, wanted, "{mask:x}: byte {at}");
+            }
+        }
+    }
+}
+
+#[test]
 fn halves_are_reduced_in_bulk() {
     let mut gpu = kernel(
         ".shared .align 16 .b8 tile[16];",

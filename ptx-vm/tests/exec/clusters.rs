@@ -244,3 +244,44 @@ fn grids_that_are_counted_in_clusters_are_refused_by_name() {
         "{refused}"
     );
 }
+
+#[test]
+fn every_block_does_its_own_work_where_none_is_given_away() {
+    // A block does its own piece, and then those of the clusters that it was given in place of others.
+    for (multicast, cluster) in [("", None), (".multicast::cluster::all", Some([2, 1, 1]))] {
+        let mut gpu = kernel(
+            ".shared .align 16 .b8 answer[16]; .shared .align 8 .b64 bar;",
+            "",
+            &format!(
+                "mbarrier.init.shared::cta.b64 [bar], 1; mov.u32 %r0, %ctaid.x; mov.u32 %r1, 0;\n\
+                 mov.u64 %x1, answer; mov.u64 %x2, -1; st.shared.u64 [%x1], %x2; st.shared.u64 [%x1+8], %x2;\n\
+                 barrier.cluster.arrive; barrier.cluster.wait;\n\
+                 .reg .b128 %q0;\n\
+                 WORK: mul.wide.u32 %x0, %r0, 4; add.s64 %x0, %x0, %out; atom.global.add.u32 %r2, [%x0], 1;\n\
+                 mbarrier.arrive.expect_tx.shared::cta.b64 _, [bar], 16;\n\
+                 {}\n\
+                 setp.eq.u32 %p2, %rank, 0;\n\
+                 @%p2 clusterlaunchcontrol.try_cancel.async.shared::cta.mbarrier::complete_tx::bytes{multicast}.b128 [answer], [bar];\n\
+                 WAIT: mbarrier.try_wait.parity.shared::cta.b64 %p1, [bar], %r1; @!%p1 bra WAIT;\n\
+                 xor.b32 %r1, %r1, 1; ld.shared.b128 %q0, [answer];\n\
+                 clusterlaunchcontrol.query_cancel.is_canceled.pred.b128 %p0, %q0;\n\
+                 @%p0 clusterlaunchcontrol.query_cancel.get_first_ctaid.v4.b32.b128 {{%r0, _, _, _}}, %q0;\n\
+                 @%p0 clusterlaunchcontrol.query_cancel.get_first_ctaid::x.b32.b128 %r0, %q0;\n\
+                 @%p0 add.u32 %r0, %r0, %rank; @%p0 bra WORK;\n\
+                 ld.shared.u64 %x2, [%x1+8]; mov.u32 %r0, %ctaid.x; mul.wide.u32 %x0, %r0, 8; add.s64 %x0, %x0, %in; st.global.u64 [%x0], %x2;\n\
+                 barrier.cluster.arrive; barrier.cluster.wait;",
+                if multicast.is_empty() {
+                    "mov.u32 %rank, 0;"
+                } else {
+                    ""
+                }
+            ),
+        );
+        gpu.cluster = cluster;
+        let (answers, done) = (gpu.upload(&[7_u64; 40]), gpu.upload(&[0_u32; 40]));
+        gpu.run("k", 40, 1, &Args::new().ptr(answers).ptr(done));
+        assert_eq!(gpu.read::<u32>(done, 40), [1; 40]);
+        // The answer came to each.
+        assert_eq!(gpu.read::<u64>(answers, 40), [0; 40]);
+    }
+}

@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use ptx_vm::{
-    AddressSpace, Cluster, Fault, GRANULE, KeptCode, Launch, LaunchError, LaunchSpec, Module,
-    Options, Outcome, Services, Textures, Window,
+    AddressSpace, Cluster, CodeBytes, Fault, GRANULE, KeptCode, Launch, LaunchError, LaunchSpec,
+    Module, Options, Outcome, Services, Textures, Window,
 };
 
 /// Memory that starts and ends at granules.
@@ -35,8 +35,9 @@ impl Drop for Memory {
 struct Programs(Mutex<HashMap<(u32, u32), Vec<u8>>>);
 
 impl KeptCode for Programs {
-    fn find(&self, kernel: u32, lanes: u32) -> Option<Vec<u8>> {
-        self.0.lock().unwrap().get(&(kernel, lanes)).cloned()
+    fn find(&self, kernel: u32, lanes: u32) -> Option<CodeBytes> {
+        let programs = self.0.lock().unwrap();
+        CodeBytes::copy_of(programs.get(&(kernel, lanes))?)
     }
 
     fn compiled(&self, kernel: u32, lanes: u32, bytes: Option<&[u8]>) {

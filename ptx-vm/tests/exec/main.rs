@@ -9,6 +9,7 @@
 )]
 
 mod asynchronous;
+mod byte_matrices;
 mod calls;
 mod clusters;
 mod faults;
@@ -24,6 +25,7 @@ mod recorded;
 mod rounding;
 mod segments;
 mod sparse;
+mod sparse_scaled;
 mod tensors;
 mod textures;
 mod wild;

@@ -7,7 +7,7 @@ use crate::gpu::{Args, Gpu};
 const HEAD: &str = ".version 9.0\n.target sm_120a\n.address_size 64\n";
 
 /// Numbers that look random.
-fn noise(seed: u64) -> impl FnMut(u64) -> u64 {
+pub(crate) fn noise(seed: u64) -> impl FnMut(u64) -> u64 {
     let mut state = seed;
     move |below| {
         state = state
@@ -17,7 +17,7 @@ fn noise(seed: u64) -> impl FnMut(u64) -> u64 {
     }
 }
 
-fn list(first: usize, count: usize) -> String {
+pub(crate) fn list(first: usize, count: usize) -> String {
     let all: Vec<String> = (first..first + count)
         .map(|number| format!("%r{number}"))
         .collect();
@@ -26,7 +26,7 @@ fn list(first: usize, count: usize) -> String {
 
 /// Runs an instruction of a warp on registers 0 to `count` of each lane, lane by lane; the registers from `d` on that come
 /// back.
-fn run(instruction: &str, registers: &[Vec<u32>], results: usize) -> Vec<Vec<u32>> {
+pub(crate) fn run(instruction: &str, registers: &[Vec<u32>], results: usize) -> Vec<Vec<u32>> {
     let count = registers[0].len();
     let mut text = format!(
         "{HEAD}.visible .entry k(.param .u64 in, .param .u64 out) {{\n.reg .b64 %in, %out, %x; .reg .b32 %t, %r<60>;\n\

@@ -1,8 +1,8 @@
 //! Parts of tensors that are copied, reduced and described by kernels, against a plain model of what PTX says of them.
 
 use cuda_abi::types::{
-    CUtensorMapDataType, CUtensorMapFloatOOBfill, CUtensorMapInterleave, CUtensorMapL2promotion,
-    CUtensorMapSwizzle,
+    CUtensorMapDataType, CUtensorMapFloatOOBfill, CUtensorMapIm2ColWideMode, CUtensorMapInterleave,
+    CUtensorMapL2promotion, CUtensorMapSwizzle,
 };
 use protocol::tensor_maps::{Shape, Spec};
 use ptx_vm::tensor_map;
@@ -224,6 +224,167 @@ fn columns_of_pixels_move_through_their_box() {
             if h > last[1] {
                 h = lower[1];
                 n += 1;
+            }
+        }
+    }
+}
+
+#[test]
+fn wide_columns_move_along_the_width_and_have_a_halo() {
+    let dims = [16_u64, 7, 3, 2, 40];
+    for (rank, mode, words) in [
+        (5, CUtensorMapIm2ColWideMode::W, "im2col::w"),
+        (5, CUtensorMapIm2ColWideMode::W128, "im2col::w::128"),
+        (3, CUtensorMapIm2ColWideMode::W, "im2col::w"),
+        (3, CUtensorMapIm2ColWideMode::W128, "im2col::w::128"),
+    ] {
+        // The tensor's dimensions and the first pixel's place: those of height and depth stay.
+        let dims: Vec<u64> = match rank {
+            3 => vec![dims[0], dims[1], dims[4]],
+            _ => dims.to_vec(),
+        };
+        for (lower, upper, step, column, first, [halo, offset]) in [
+            (0, 0, 1, 8, (3, 1), [2, 0]),
+            (-1, 0, 2, 0, (-1, 0), [1, 0]),
+            (-1, 0, 2, 4, (1, 2), [0, 1]),
+            (-1, -1, 3, 0, (-2, 1), [3, 2]),
+        ] {
+            let (count, run) = match mode {
+                CUtensorMapIm2ColWideMode::W => (50, 50),
+                _ => (128, 32),
+            };
+            let pixels = count + count / run * halo as usize;
+            let mut start = vec![0; rank];
+            (start[0], start[1], start[rank - 1]) = (column, first.0, first.1);
+            if rank == 5 {
+                (start[2], start[3]) = (2, 1);
+            }
+            let coordinates: String = (0..rank)
+                .map(|at| format!("mov.s32 %r{at}, {};", start[at]))
+                .collect();
+            let named: Vec<String> = (0..rank).map(|at| format!("%r{at}")).collect();
+            let mut gpu = kernel(&format!(
+                "mbarrier.init.shared::cta.b64 [bar], 1; mbarrier.arrive.expect_tx.shared::cta.b64 %x3, [bar], {};\n\
+                 {coordinates} mov.u16 %h0, {halo}; mov.u16 %h1, {offset};\n\
+                 cp.async.bulk.tensor.{rank}d.shared::cluster.global.{words}.mbarrier::complete_tx::bytes [tile], [%map, {{{}}}], [bar], {{%h0, %h1}};\n\
+                 WAIT: mbarrier.try_wait.shared::cta.b64 %p1, [bar], %x3; @!%p1 bra WAIT;\n{}",
+                32 * pixels,
+                named.join(", "),
+                tile_out(8 * pixels)
+            ));
+            let values: Vec<u32> = (1..=dims.iter().product::<u64>() as u32).collect();
+            let tensor = gpu.upload(&values);
+            let shape = Shape::Im2colWide {
+                lower,
+                upper,
+                channels: 8,
+                // Those of 128 pixels do not ask.
+                pixels: 50,
+                mode,
+            };
+            let mut spec = spec(tensor, &dims, shape);
+            spec.element_strides[1] = step;
+            spec.swizzle = CUtensorMapSwizzle::B32;
+            let map = upload(&mut gpu, &spec);
+            let out = gpu.upload(&vec![7_u32; 8 * pixels]);
+            gpu.run("k", 1, 1, &Args::new().ptr(map).ptr(out));
+            let got: Vec<u32> = gpu.read(out, 8 * pixels);
+            // What the walk along the width finds, image after image.
+            let mut walk = Vec::new();
+            let (mut w, mut n) = first;
+            for _ in 0..count + halo as usize {
+                walk.push((w + offset, n));
+                w += step as i32;
+                if w > 7 - 1 + upper {
+                    (w, n) = (lower, n + 1);
+                }
+            }
+            let runs = (0..count).step_by(run);
+            let wanted = runs.flat_map(|at| walk[at..at + run + halo as usize].to_vec());
+            for (pixel, (x, n)) in wanted.enumerate() {
+                for channel in 0..8 {
+                    let inside = (0..7).contains(&x)
+                        && (0..dims[rank - 1] as i32).contains(&n)
+                        && column + channel < 16;
+                    let height = if rank == 5 { (n * 2 + 1) * 3 + 2 } else { n };
+                    let wanted = match inside {
+                        true => ((height * 7 + x) * 16 + column + channel + 1) as u32,
+                        false => 0,
+                    };
+                    // Halves of 32 bytes change places in every other line of 128.
+                    let at = 8 * pixel + (channel as usize ^ (pixel / 4 % 2 * 4));
+                    assert_eq!(
+                        got[at], wanted,
+                        "{words} of {rank}: {start:?}, pixel {pixel}, channel {channel}"
+                    );
+                }
+            }
+            // The descriptor says the same mode, and is swizzled.
+            let mut other = spec;
+            other.shape = Shape::Im2colWide {
+                lower,
+                upper,
+                channels: 8,
+                pixels: 50,
+                mode: CUtensorMapIm2ColWideMode(1 - mode.0),
+            };
+            let mut plain = spec;
+            plain.swizzle = CUtensorMapSwizzle::NONE;
+            for wrong in [other, plain] {
+                let map = upload(&mut gpu, &wrong);
+                let args = Args::new().ptr(map).ptr(out);
+                let fault = gpu.try_run("k", 1, 1, 0, &args).unwrap_err();
+                assert_eq!(fault.kind.code(), 715);
+            }
+        }
+    }
+}
+
+#[test]
+fn boxes_are_swizzled_by_atoms_of_several_sizes() {
+    // Lines of 128 bytes, and in each the numbers of its units of 16 bytes as PTX's tables have them.
+    const ATOM_32: [[usize; 8]; 4] = [
+        [0, 1, 2, 3, 4, 5, 6, 7],
+        [2, 3, 0, 1, 6, 7, 4, 5],
+        [4, 5, 6, 7, 0, 1, 2, 3],
+        [6, 7, 4, 5, 2, 3, 0, 1],
+    ];
+    const ATOM_64: [[usize; 8]; 2] = [[0, 1, 2, 3, 4, 5, 6, 7], [4, 5, 6, 7, 0, 1, 2, 3]];
+    for (swizzle, atomicity, lines) in [
+        (CUtensorMapSwizzle::B128_ATOM_32B, 1, &ATOM_32[..]),
+        (CUtensorMapSwizzle::B128_ATOM_64B, 3, &ATOM_64[..]),
+    ] {
+        for replaced in [None, Some(atomicity)] {
+            let replace = match replaced {
+                Some(value) => format!(
+                    "tensormap.replace.tile.swizzle_mode.global.b1024.b32 [%map], 3;\n\
+                     tensormap.replace.tile.swizzle_atomicity.global.b1024.b32 [%map], {value};"
+                ),
+                None => String::new(),
+            };
+            let mut gpu = kernel(&format!(
+                "{replace} mbarrier.init.shared::cta.b64 [bar], 1; mov.s32 %r0, 0; mov.s32 %r1, 0;\n\
+                 cp.async.bulk.tensor.2d.shared::cta.global.mbarrier::complete_tx::bytes [tile], [%map, {{%r0, %r1}}], [bar];\n{}",
+                tile_out(32 * 9)
+            ));
+            let values: Vec<u32> = (0..32 * 9).collect();
+            let tensor = gpu.upload(&values);
+            let mut spec = spec(tensor, &[32, 9], Shape::Tiled([32, 9, 0, 0, 0]));
+            if replaced.is_none() {
+                spec.swizzle = swizzle;
+            }
+            let map = upload(&mut gpu, &spec);
+            let out = gpu.upload(&vec![7_u32; 32 * 9]);
+            gpu.run("k", 1, 1, &Args::new().ptr(map).ptr(out));
+            let got: Vec<u32> = gpu.read(out, 32 * 9);
+            for (at, value) in got.into_iter().enumerate() {
+                let (line, unit) = (at / 32, at % 32 / 4);
+                let from = lines[line % lines.len()][unit];
+                assert_eq!(
+                    value as usize,
+                    32 * line + 4 * from + at % 4,
+                    "{swizzle:?}: {at}"
+                );
             }
         }
     }

@@ -8,7 +8,9 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use cuda_abi::CUresult;
-use engine::{Engine, Guilt, InFlight, MemoryChunk, Observer, Span, Window, WorkInFlight, clock};
+use engine::{
+    CodeSource, Engine, Guilt, InFlight, MemoryChunk, Observer, Span, Window, WorkInFlight, clock,
+};
 use parking_lot::Mutex;
 use protocol::control_messages::{Change, DeviceAccount, Ending};
 use protocol::operations::{At, CONTEXT_SLOTS, HoldReason};
@@ -429,6 +431,12 @@ impl Observer for ClientObserver {
             }
         }
         self.recording.add_spans(spans);
+    }
+
+    fn code_came(&self, device: u32, from: CodeSource) {
+        if let Some(accounts) = self.accounts.get() {
+            accounts.add_code(device, from);
+        }
     }
 
     fn wants_each_span(&self) -> bool {

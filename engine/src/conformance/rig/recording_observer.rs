@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use protocol::operations::{At, HoldReason};
 
 use super::{PATIENCE, lock};
-use crate::{CUresult, Guilt, Observer, Span, Window};
+use crate::{CUresult, CodeSource, Guilt, Observer, Span, Window};
 
 /// An observer that remembers everything.
 #[derive(Debug)]
@@ -44,6 +44,7 @@ struct ObserverRecord {
     spans: Vec<Span>,
     holds: Vec<(At, HoldReason, u64)>,
     slowed: u64,
+    code: Vec<CodeSource>,
     variable_bytes: u64,
     managed_bytes: u64,
 }
@@ -90,6 +91,11 @@ impl RecordingObserver {
     /// What it was told of kernels that ran for too long and cannot be ended.
     pub fn overruns(&self) -> Vec<String> {
         lock(&self.state).overruns.clone()
+    }
+
+    /// Where code came from, each time that it was told.
+    pub fn code(&self) -> Vec<CodeSource> {
+        lock(&self.state).code.clone()
     }
 
     /// The spans of which it was told.
@@ -187,6 +193,10 @@ impl Observer for RecordingObserver {
 
     fn slowed(&self, _device: u32, nanoseconds: u64) {
         lock(&self.state).slowed += nanoseconds;
+    }
+
+    fn code_came(&self, _device: u32, from: CodeSource) {
+        lock(&self.state).code.push(from);
     }
 
     fn event_time(&self, event: u32, nanoseconds: u64) {
