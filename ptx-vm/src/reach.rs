@@ -20,6 +20,9 @@ pub(crate) const RANGES: usize = 8;
 /// The longest row that is read at once, and what limits leave free at the end.
 pub(crate) const LONGEST: u64 = 256;
 
+/// Groups of loads that a segment can have.
+pub(crate) const GROUPS: usize = 4;
+
 /// A part of global memory.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
@@ -55,6 +58,8 @@ pub(crate) struct Reach {
     ranges: [Range; RANGES],
     /// By the logarithm of an access's bytes: below which address of shared memory it may begin.
     limits: [u32; 9],
+    /// How the addresses of a segment's groups of loads lie in the strip that it does (`segment::group`).
+    classes: [u32; GROUPS],
 }
 
 impl Reach {
@@ -73,6 +78,11 @@ impl Reach {
     pub(crate) fn range(load: usize) -> (usize, usize) {
         let at = offset_of!(Self, ranges) + size_of::<Range>() * (load % RANGES);
         (at + offset_of!(Range, first), at + offset_of!(Range, limit))
+    }
+
+    /// Where a segment's code keeps how the addresses of a group lie.
+    pub(crate) fn class(group: usize) -> usize {
+        offset_of!(Self, classes) + 4 * (group % GROUPS)
     }
 
     /// Of a block with so many bytes of shared memory.
@@ -96,6 +106,7 @@ impl Reach {
             scratch: null_mut(),
             ranges: std::array::from_fn(|index| range(&readable.0[index])),
             limits: std::array::from_fn(limit),
+            classes: [0; GROUPS],
         }
     }
 

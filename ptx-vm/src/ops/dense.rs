@@ -138,7 +138,11 @@ fn fragment(cx: &Machine<'_>, op: &Op, source: usize, base: usize) -> [u64; 2 * 
     let mut words = [0; 2 * STRIP];
     for (index, strip) in words.as_chunks_mut::<STRIP>().0.iter_mut().enumerate() {
         // A slot that does not vary has one strip, of the same value.
-        let at = if op.varies(source) { base / STRIP + index } else { 0 };
+        let at = if op.varies(source) {
+            base / STRIP + index
+        } else {
+            0
+        };
         *strip = cx.frame.strip(slot, at);
     }
     words

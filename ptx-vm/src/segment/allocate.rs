@@ -10,6 +10,7 @@ use std::collections::HashMap;
 
 use super::branch::{Label, When};
 use super::encode::{self, Assembler, Base, Opcode, Rm};
+use super::group::Group;
 use super::step::{RegisterSlot, SegmentStep};
 use super::tag::Tag;
 use super::transfer::Question;
@@ -45,10 +46,12 @@ pub(super) struct Allocator<'a> {
     /// Loads and stores so far, and how each is asked for.
     pub(super) transfers: usize,
     pub(super) questions: Vec<Question>,
+    /// Loads that share their address register.
+    pub(super) groups: Vec<Group>,
     /// For each register of the program: the steps that read it and those that write it, ascending.
     reads: HashMap<Reg, Vec<usize>>,
     writes: HashMap<Reg, Vec<usize>>,
-    now: usize,
+    pub(super) now: usize,
     /// A slot is further away than an instruction can say.
     far: bool,
 }
@@ -73,6 +76,8 @@ pub(super) fn compile(
     }
     let mut out = Assembler::new(isa);
     let transfers = steps.iter().any(|step| step.access.1 != 0);
+    let groups = Group::all(steps);
+    out.push_bases(groups.len());
     let top = out.open(masked || transfers);
     let mut empty = Label::default();
     if masked || transfers {
@@ -90,6 +95,7 @@ pub(super) fn compile(
         pinned: Vec::new(),
         transfers: first,
         questions: Vec::new(),
+        groups,
         reads,
         writes,
         now: 0,

@@ -15,6 +15,8 @@ pub(super) struct Label {
 #[derive(Clone, Copy, Debug)]
 pub(super) enum When {
     Always,
+    /// Above, of unsigned numbers.
+    Above,
     /// Not below, of unsigned numbers.
     NotBelow,
     NotZero,
@@ -26,6 +28,7 @@ impl Assembler {
     pub(super) fn jump(&mut self, when: When, to: &mut Label) {
         match when {
             When::Always => self.code.push(0xe9),
+            When::Above => self.code.extend_from_slice(&[0x0f, 0x87]),
             When::NotBelow => self.code.extend_from_slice(&[0x0f, 0x83]),
             When::NotZero => self.code.extend_from_slice(&[0x0f, 0x85]),
             When::Zero => self.code.extend_from_slice(&[0x0f, 0x84]),
@@ -71,7 +74,7 @@ impl Assembler {
     }
 
     /// An instruction between a general register and [r10 + place].
-    fn reach(&mut self, bytes: [u8; 3], place: usize) {
+    pub(super) fn reach(&mut self, bytes: [u8; 3], place: usize) {
         self.code.extend_from_slice(&bytes);
         self.code.extend_from_slice(&(place as i32).to_le_bytes());
     }
@@ -242,7 +245,9 @@ impl Assembler {
     /// Returns 1.
     pub(super) fn fail(&mut self) {
         self.code
-            .extend_from_slice(&[0xc5, 0xf8, 0x77, 0xb8, 1, 0, 0, 0, 0xc3]);
+            .extend_from_slice(&[0xc5, 0xf8, 0x77, 0xb8, 1, 0, 0, 0]);
+        self.pop_bases();
+        self.code.push(0xc3);
     }
 }
 

@@ -20,6 +20,11 @@ pub(super) enum Base {
     R10 = 10,
     /// Scratch.
     R11 = 11,
+    /// Addresses that several loads share: see [`super::group`].
+    Rbx = 3,
+    R13 = 13,
+    R14 = 14,
+    R15 = 15,
 }
 
 /// The last operand of an instruction.
@@ -76,6 +81,8 @@ pub(super) struct Assembler {
     pub(super) isa: Isa,
     /// Constants, and where their addresses are to be written.
     constants: Vec<(Vec<u8>, usize)>,
+    /// General registers that the code has kept for its caller.
+    pub(super) pushed: usize,
 }
 
 impl Assembler {
@@ -84,6 +91,7 @@ impl Assembler {
             code: Vec::new(),
             isa,
             constants: Vec::new(),
+            pushed: 0,
         }
     }
 
@@ -229,7 +237,9 @@ impl Assembler {
         self.code
             .extend_from_slice(&(distance as i32).to_le_bytes());
         self.code.extend_from_slice(&[0x31, 0xc0]); // xor eax, eax
-        self.code.extend_from_slice(&[0xc5, 0xf8, 0x77, 0xc3]); // vzeroupper; ret
+        self.code.extend_from_slice(&[0xc5, 0xf8, 0x77]); // vzeroupper
+        self.pop_bases();
+        self.code.push(0xc3); // ret
     }
 
     /// Appends the constants; the code is whole.

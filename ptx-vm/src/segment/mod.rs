@@ -19,6 +19,7 @@ mod allocate;
 mod ask;
 mod branch;
 mod encode;
+mod group;
 mod narrow;
 mod native;
 mod step;
