@@ -20,6 +20,7 @@ mod runs;
 const FREE: usize = 64;
 
 use places::{moves, passed, slot};
+use runs::SegmentLanes;
 
 /// What is compiled for.
 #[derive(Clone, Copy, Debug)]
@@ -200,14 +201,15 @@ impl Emitter {
             is_own
         });
         self.program.prologue = self.program.ops.len() as u32;
-        for inst in shared {
-            self.inst(body, inst);
-        }
+        self.fixed(body, &shared);
         // Falls through into the entry's first block.
         self.program.block_prologue = self.program.ops.len() as u32;
-        for inst in own {
-            self.inst(body, inst);
-        }
+        // What reads no register first, so that arithmetic stands together.
+        let (indices, own): (Vec<&Inst>, Vec<&Inst>) = own
+            .into_iter()
+            .partition(|inst| inst.uses().next().is_none());
+        self.fixed(body, &indices);
+        self.fixed(body, &own);
     }
 
     fn blocks(&mut self, body: &Body<'_>) {
@@ -230,24 +232,29 @@ impl Emitter {
         body: &Body<'_>,
         steps: &[SegmentStep],
         live: &HashSet<Reg>,
-        masked: bool,
+        lanes: SegmentLanes,
     ) -> bool {
         let slot_of = |reg: Reg| {
             let (offset, varying) = body.home(reg);
             RegisterSlot {
                 offset,
-                varying,
+                // The one strip of what does not vary is done as the first of one that does.
+                varying: varying || lanes == SegmentLanes::Once,
                 width: body.width(reg),
             }
         };
         let live = |reg: Reg| live.contains(&reg);
         let isa = self.target.isa;
+        let masked = lanes == SegmentLanes::Masked;
         let first = self.transfers;
         let Some(code) = segment::compile(steps, &slot_of, &live, isa, masked, first) else {
             return false;
         };
         self.transfers += steps.iter().filter(|step| step.access.1 != 0).count();
-        let mut op = blank(segment::run);
+        let mut op = blank(match lanes {
+            SegmentLanes::Once => segment::run_once,
+            _ => segment::run,
+        });
         op.d[0] = body.layout.bytes as u32;
         let at = (self.program.ops.len() as u32, self.code.len() as u32);
         self.program.segments.push(at);

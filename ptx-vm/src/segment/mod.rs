@@ -70,6 +70,20 @@ pub(crate) fn compile(
 /// bits for each strip, and what it may read. It returns 0 if all went well, else there is an event.
 type Code = unsafe extern "sysv64" fn(*mut u8, usize, usize, *const u64, *mut Reach) -> u32;
 
+/// As [`run`], for the first strip alone: of a segment without loads and stores whose registers are the same in all lanes.
+///
+/// # Safety
+/// As for [`run`].
+pub(crate) unsafe fn run_once(cx: &mut Machine<'_>, op: &Op) -> Flow {
+    let frame = cx.frame.at(0, op.d[0] as usize);
+    // SAFETY: the caller's: it is such a function, and the program keeps it mapped.
+    let code: Code = unsafe { std::mem::transmute::<usize, Code>(op.imm as usize) };
+    let (mask, reach) = (cx.mask.0.as_ptr(), cx.ready_reach());
+    // SAFETY: the code touches the slots that the layout gave, all inside of the bytes just checked, and each has a strip.
+    unsafe { code(frame, 0, 1, mask, reach) };
+    Flow::Next
+}
+
 /// Runs the segment whose code stands at `imm`; it needs `d[0]` bytes of the frame.
 ///
 /// # Safety
