@@ -83,8 +83,12 @@ impl DivergentPath {
 
     /// Whether the two can become one.
     fn meets(&self, other: &Self) -> bool {
-        self.pc == other.pc
-            && self.base == other.base
+        self.pc == other.pc && self.is_called_as(other)
+    }
+
+    /// Whether both run the same call of a function.
+    fn is_called_as(&self, other: &Self) -> bool {
+        self.base == other.base
             && self.depth == other.depth
             && (match (&self.caller, &other.caller) {
                 (None, None) => true,
@@ -141,6 +145,8 @@ pub(crate) struct LaneGroup {
     reconvergence_delay: u32,
     /// The next such delay: doubles each time that lanes hold different values.
     reconvergence_backoff: u32,
+    /// See [`Machine::reach`]; `None` before the first run.
+    reach: Option<Reach>,
 }
 
 impl LaneGroup {
@@ -159,6 +165,7 @@ impl LaneGroup {
             arrived: BTreeMap::new(),
             reconvergence_delay: 0,
             reconvergence_backoff: 1,
+            reach: None,
         })
     }
 
@@ -270,8 +277,23 @@ impl LaneGroup {
         index: usize,
         pc: u32,
     ) -> (u32, Event) {
+        if !self
+            .reach
+            .as_ref()
+            .is_some_and(|reach| reach.holds(&context.grid.memory))
+        {
+            self.reach = None;
+        }
+        let reach = self.reach.get_or_insert_with(|| {
+            Reach::new(
+                &context.grid.readable,
+                &context.grid.memory,
+                &context.cluster.shared[context.cluster.rank as usize],
+                context.grid.shared(),
+            )
+        });
         let path = &self.paths[index];
-        let limit = self
+        let first = self
             .paths
             .iter()
             .enumerate()
@@ -280,9 +302,16 @@ impl LaneGroup {
                     && !matches!(there.state, PathState::Barrier(_))
                     && there.depth == path.depth
             })
-            .map(|(_, there)| block_order(context.program, there.pc))
-            .min()
-            .unwrap_or(u32::MAX);
+            .map(|(other, there)| (block_order(context.program, there.pc), other))
+            .min();
+        let limit = first.map_or(u32::MAX, |(block, _)| block);
+        // A path that stands at the start of that block, and that this one becomes one with if it comes there.
+        let meeting = first.filter(|&(block, other)| {
+            let there = &self.paths[other];
+            there.state == PathState::Ready
+                && there.pc == context.program.blocks[block as usize].slow
+                && there.is_called_as(path)
+        });
         let mut machine = Machine {
             program: context.program,
             grid: context.grid,
@@ -305,26 +334,34 @@ impl LaneGroup {
             high: 0,
             unguarded: path.mask,
             limit,
+            meeting: meeting.map_or(NOWHERE, |(block, _)| block),
+            joined: Mask::default(),
             alone: context.one_group && self.paths.len() == 1 && self.arrived.is_empty(),
             diverged: self.paths.len() > 1,
             force: path.force,
             budget: *budget,
             slice_left: path.slice_left,
             reconvergence_delay: self.reconvergence_delay,
-            reach: Reach::new(
-                &context.grid.readable,
-                &context.grid.memory,
-                &context.cluster.shared[context.cluster.rank as usize],
-                context.grid.shared(),
-            ),
+            reach,
             event: Event::None,
         };
         machine.set_mask(path.mask);
         let at = machine.run(pc);
         *budget = machine.budget;
         self.reconvergence_delay = machine.reconvergence_delay;
-        let (slice_left, event) = (machine.slice_left, machine.event);
-        self.paths[index].slice_left = slice_left;
+        let (slice_left, joined, event) = (machine.slice_left, machine.joined, machine.event);
+        let path = &mut self.paths[index];
+        path.slice_left = slice_left;
+        if let Some((_, other)) = meeting
+            && !joined.is_empty()
+        {
+            path.mask = path.mask.and_not(joined);
+            let (slices, force) = (path.slices, path.force);
+            let there = &mut self.paths[other];
+            there.mask = there.mask.or(joined);
+            there.slices = there.slices.max(slices);
+            there.force |= force;
+        }
         (at, event)
     }
 
