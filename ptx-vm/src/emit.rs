@@ -3,7 +3,7 @@
 //! Owns the order of operations and which of them become machine code. Called once a function, with what `analysis`
 //! has found. Must not know PTX.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use super::analysis::{self, BitSet, Class, Layout};
 use super::ir::{Barrier, Block, BlockId, Callee, End, Func, Inst, InstKind, Passed, Reg};
@@ -92,7 +92,9 @@ pub(crate) fn emit(
             layout,
             passed: passed(func),
             convergent: true,
+            constants: HashMap::new(),
         };
+        body.constants = body.find_constants();
         if index == 0 {
             out.prologue(&body);
             out.blocks(&body);
@@ -130,6 +132,8 @@ struct Body<'a> {
     /// See [`passed`].
     passed: Vec<(usize, usize)>,
     convergent: bool,
+    /// What is in registers that are written once, by a constant.
+    constants: HashMap<Reg, u64>,
 }
 
 impl Body<'_> {
@@ -147,6 +151,17 @@ impl Body<'_> {
             } => (offset, varying),
             Slot::Local { .. } => (0, false),
         }
+    }
+
+    fn find_constants(&self) -> HashMap<Reg, u64> {
+        let insts = self.func.blocks.iter().flat_map(|block| &block.insts);
+        let constants = insts.filter_map(|inst| match (&inst.kind, inst.d.as_slice()) {
+            (InstKind::Const(value), &[reg]) if self.classes[reg as usize] == Class::Fixed => {
+                Some((reg, *value))
+            }
+            _ => None,
+        });
+        constants.collect()
     }
 
     fn width(&self, reg: Reg) -> u8 {
@@ -247,7 +262,9 @@ impl Emitter {
         let isa = self.target.isa;
         let masked = lanes == SegmentLanes::Masked;
         let first = self.transfers;
-        let Some(code) = segment::compile(steps, &slot_of, &live, isa, masked, first) else {
+        let constant = |reg: Reg| body.constants.get(&reg).copied();
+        let Some(code) = segment::compile(steps, &slot_of, &live, &constant, isa, masked, first)
+        else {
             return false;
         };
         self.transfers += steps.iter().filter(|step| step.access.1 != 0).count();

@@ -11,6 +11,7 @@ use std::collections::HashMap;
 use super::branch::{Label, When};
 use super::encode::{self, Assembler, Base, Opcode, Rm};
 use super::group::Group;
+use super::indexed::{self, Indexed};
 use super::step::{RegisterSlot, SegmentStep};
 use super::tag::Tag;
 use super::transfer::Question;
@@ -48,6 +49,8 @@ pub(super) struct Allocator<'a> {
     pub(super) questions: Vec<Question>,
     /// Loads that share their address register.
     pub(super) groups: Vec<Group>,
+    /// Accesses by indices, and steps that make addresses which nothing else reads.
+    pub(super) indexed: HashMap<usize, Option<Indexed>>,
     /// For each register of the program: the steps that read it and those that write it, ascending.
     reads: HashMap<Reg, Vec<usize>>,
     writes: HashMap<Reg, Vec<usize>>,
@@ -60,14 +63,24 @@ pub(super) fn compile(
     steps: &[SegmentStep],
     slot_of: &dyn Fn(Reg) -> RegisterSlot,
     live_after: &dyn Fn(Reg) -> bool,
+    constant_of: &dyn Fn(Reg) -> Option<u64>,
     isa: Isa,
     masked: bool,
     first: usize,
 ) -> Option<Vec<u8>> {
+    let groups = Group::all(steps);
+    let indexed = indexed::find(steps, &groups, slot_of, live_after, constant_of);
     let mut reads: HashMap<Reg, Vec<usize>> = HashMap::new();
     let mut writes: HashMap<Reg, Vec<usize>> = HashMap::new();
     for (index, step) in steps.iter().enumerate() {
-        for &reg in &step.s {
+        let own = indexed.get(&index);
+        if own.is_some_and(Option::is_none) {
+            continue;
+        }
+        let by_index = own.copied().flatten();
+        let sources = by_index.iter().map(Indexed::index);
+        let others = &step.s[by_index.iter().len()..];
+        for reg in sources.chain(others.iter().copied()) {
             reads.entry(reg).or_default().push(index);
         }
         for &reg in &step.d {
@@ -76,7 +89,6 @@ pub(super) fn compile(
     }
     let mut out = Assembler::new(isa);
     let transfers = steps.iter().any(|step| step.access.1 != 0);
-    let groups = Group::all(steps);
     out.push_bases(groups.len());
     let top = out.open(masked || transfers);
     let mut empty = Label::default();
@@ -96,6 +108,7 @@ pub(super) fn compile(
         transfers: first,
         questions: Vec::new(),
         groups,
+        indexed,
         reads,
         writes,
         now: 0,
@@ -103,6 +116,9 @@ pub(super) fn compile(
     };
     for (index, step) in steps.iter().enumerate() {
         allocator.now = index;
+        if matches!(allocator.indexed.get(&index), Some(None)) {
+            continue;
+        }
         if step.access.1 != 0 {
             allocator.transfer(step);
             continue;
@@ -155,6 +171,15 @@ impl Allocator<'_> {
             .iter()
             .position(held)
             .map(|register| register as u8)
+    }
+
+    /// Where in the frame a register lies that is the same in all lanes.
+    pub(super) fn uniform_offset(&mut self, reg: Reg) -> i32 {
+        let offset = (self.slot_of)(reg).offset;
+        i32::try_from(offset).unwrap_or_else(|_| {
+            self.far = true;
+            0
+        })
     }
 
     /// Where a unit lies in memory; r11 may be lost.

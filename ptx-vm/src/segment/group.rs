@@ -39,6 +39,11 @@ pub(super) struct Group {
 }
 
 impl Group {
+    /// Whether a step is one of its loads.
+    pub(super) fn has(&self, step: usize) -> bool {
+        self.members.contains(&step)
+    }
+
     /// The groups that are worth it, as many as there are registers for.
     pub(super) fn all(steps: &[SegmentStep]) -> Vec<Self> {
         let mut written: HashMap<Reg, usize> = HashMap::new();
@@ -84,7 +89,7 @@ impl Group {
 impl Allocator<'_> {
     /// The group of the present step: its number, and whether this is its first load.
     pub(super) fn group(&self) -> Option<(usize, bool)> {
-        let has = |group: &Group| group.members.contains(&self.now);
+        let has = |group: &Group| group.has(self.now);
         let number = self.groups.iter().position(has)?;
         Some((number, self.groups[number].members[0] == self.now))
     }

@@ -20,6 +20,7 @@ mod ask;
 mod branch;
 mod encode;
 mod group;
+mod indexed;
 mod narrow;
 mod native;
 mod step;
@@ -59,11 +60,12 @@ pub(crate) fn compile(
     steps: &[SegmentStep],
     slot_of: &dyn Fn(Reg) -> RegisterSlot,
     live_after: &dyn Fn(Reg) -> bool,
+    constant_of: &dyn Fn(Reg) -> Option<u64>,
     isa: Isa,
     masked: bool,
     first: usize,
 ) -> Option<Vec<u8>> {
-    allocate::compile(steps, slot_of, live_after, isa, masked, first)
+    allocate::compile(steps, slot_of, live_after, constant_of, isa, masked, first)
 }
 
 /// What the code of a segment is called as: the frame, the first strip, the one after the last, the lanes that run, 16

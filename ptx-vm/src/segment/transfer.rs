@@ -69,8 +69,13 @@ impl Allocator<'_> {
         let (count, vectors) = (access.count, (element / 4).max(1));
         let wide = matches!(step.tag, Tag::LoadGlobal | Tag::StoreGlobal);
         let stores = matches!(step.tag, Tag::StoreGlobal | Tag::StoreShared);
+        let indexed = self.indexed.get(&self.now).copied().flatten();
+        let index = indexed.map(|indexed| self.load((indexed.index(), 0)));
         let addresses: Vec<u8> = (0..if wide { 2 } else { 1 })
-            .map(|part| self.load((step.s[0], part)))
+            .map(|part| match indexed {
+                Some(_) => self.free(),
+                None => self.load((step.s[0], part)),
+            })
             .collect();
         let mut elements = Vec::new();
         for index in 0..count {
@@ -109,7 +114,11 @@ impl Allocator<'_> {
             }
             self.load_of_group(number, &transfer, access.offset, &mut done);
         }
-        if wide {
+        if let (Some(indexed), Some(index)) = (indexed, index) {
+            let lanes = (index, [addresses[0], addresses[1]]);
+            let offset = access.offset as i32;
+            self.elements(&transfer, indexed, lanes, offset, range, &mut asked);
+        } else if wide {
             let t = [addresses[0], addresses[1]];
             self.global(&transfer, t, access.offset as i32, range, &mut asked);
         } else {
@@ -217,7 +226,7 @@ impl Allocator<'_> {
             for (index, &vector) in transfer.elements.iter().enumerate() {
                 out.collect(vector, u, element, |out, lane| {
                     out.kept_address(false, Reach::KEPT + 4 * usize::from(lane));
-                    Rm::Sum(4 * index as i32)
+                    Rm::Sum(0, 4 * index as i32)
                 });
             }
             if element < 4 {
@@ -237,14 +246,14 @@ impl Allocator<'_> {
                     (true, 4) => SCATTER_32_BY_32,
                     (true, _) => SCATTER_64_BY_32,
                 };
-                out.indexed(op, vector, lanes, distance);
+                out.indexed(op, vector, (lanes, 0), distance);
             }
         }
         out.bind(done);
     }
 
     /// With global memory: `t` holds two times 8 addresses of 64 bits.
-    fn global(
+    pub(super) fn global(
         &mut self,
         transfer: &Transfer,
         t: [u8; 2],
@@ -352,7 +361,7 @@ impl Allocator<'_> {
             let distance = offset + (element * index) as i32;
             let half_way = |out: &mut encode::Assembler, op: Opcode, vector: u8, part: usize| {
                 out.copy_mask([LOWER, UPPER][part]);
-                out.indexed(op, vector, t[part], distance);
+                out.indexed(op, vector, (t[part], 0), distance);
             };
             match (transfer.stores, element) {
                 (false, 4) => {
@@ -438,6 +447,37 @@ impl Transfer {
     }
 
     /// See the field.
+    pub(super) fn stores(&self) -> bool {
+        self.stores
+    }
+
+    /// Words whose indices stand in a vector, from rax on; all are inside.
+    pub(super) fn apart(&self, out: &mut encode::Assembler, lanes: u8, log: u8) {
+        let (vector, [_, part]) = (self.elements[0], self.spare);
+        let (mut some, mut done) = (Label::default(), Label::default());
+        if !self.stores {
+            // As in shared memory: one by one where all lanes run.
+            out.test_running();
+            out.jump(When::NotBelow, &mut some);
+            out.store(lanes, Base::R10, Reach::KEPT as i32, false, 0);
+            out.collect(vector, part, 4, |out, lane| {
+                out.kept_address(false, Reach::KEPT + 4 * usize::from(lane));
+                Rm::Sum(log, 0)
+            });
+            out.jump(When::Always, &mut done);
+            out.bind(some);
+        }
+        out.copy_mask(LOWER);
+        let op = if self.stores {
+            SCATTER_32_BY_32
+        } else {
+            GATHER_32_BY_32
+        };
+        out.indexed(op, vector, (lanes, log), 0);
+        out.bind(done);
+    }
+
+    /// See the field.
     pub(super) fn rows(&self) -> bool {
         self.rows
     }
@@ -506,7 +546,7 @@ const NOT_BELOW: u8 = 5;
 pub(super) const BROADCAST_32: Opcode = opcode(2, 1, false, 0x58);
 pub(super) const BROADCAST_64: Opcode = opcode(2, 1, true, 0x59);
 /// vpbroadcastd from eax
-const BROADCAST_EAX: Opcode = opcode(2, 1, false, 0x7c);
+pub(super) const BROADCAST_EAX: Opcode = opcode(2, 1, false, 0x7c);
 /// vpcompressd, vpcompressq, whose destination is the last operand: the lanes of a mask, from the lowest lane on
 const FIRST_32: Opcode = opcode(2, 1, false, 0x8b);
 const FIRST_64: Opcode = opcode(2, 1, true, 0x8b);
