@@ -1,5 +1,5 @@
 //! Accesses of global memory at a base that all lanes share and an index of 32 bits times a constant, as compilers write
-//! elements of arrays: `mul.wide`, `add`, and the load or store.
+//! elements of arrays: `mul.wide`, or `cvt` for bytes, `add`, and the load or store.
 //!
 //! The indices are looked at instead of the addresses: one vector instead of two. The addresses are made only where lanes have
 //! neither one element, nor a row, nor elements that are all inside of what may be reached.
@@ -55,18 +55,20 @@ pub(super) fn find(
     // Written by this step alone, and not needed later.
     let passes = |reg: Reg, by: usize| written(reg) == [by] && !live_after(reg);
     for (made, step) in steps.iter().enumerate() {
-        let signed = match step.tag {
-            Tag::MulWideS32 => true,
-            Tag::MulWideU32 => false,
-            _ => continue,
-        };
-        let (&[first, second], &[product]) = (step.s.as_slice(), step.d.as_slice()) else {
+        let signed = matches!(step.tag, Tag::MulWideS32 | Tag::WidenS32);
+        let &[product] = step.d.as_slice() else {
             continue;
         };
-        let Some((index, factor)) = [(first, second), (second, first)]
-            .into_iter()
-            .find_map(|(index, factor)| Some((index, constant_of(factor)?)))
-        else {
+        let factors = match (step.tag, step.s.as_slice()) {
+            (Tag::MulWideS32 | Tag::MulWideU32, &[first, second]) => {
+                let orders = [(first, second), (second, first)].into_iter();
+                let mut known = orders.map(|(index, factor)| Some((index, constant_of(factor)?)));
+                known.find_map(|known| known)
+            }
+            (Tag::WidenS32 | Tag::WidenU32, &[index]) => Some((index, 1)),
+            _ => None,
+        };
+        let Some((index, factor)) = factors else {
             continue;
         };
         // The base, if the step adds one to the product and only accesses read the sum.
@@ -82,7 +84,6 @@ pub(super) fn find(
                     && matches!(step.tag, Tag::LoadGlobal | Tag::StoreGlobal)
                     && step.s[0] == sum
                     && !step.s[1..].contains(&sum)
-                    && step.access.1 >= 4
                     && !groups.iter().any(|group| group.has(access))
                     && !written(index)
                         .iter()
