@@ -3,8 +3,9 @@
 //!
 //! Called by `allocate`. Must not know what a predicate guards.
 
-use super::allocate::{Allocator, SHIFT_LEFT_IMM};
+use super::allocate::Allocator;
 use super::encode::{Assembler, Base, Opcode, Rm, opcode};
+use super::root::SHIFT_LEFT_IMM;
 use super::step::SegmentStep;
 use super::tag::Compared;
 
