@@ -10,8 +10,7 @@ use std::collections::HashMap;
 
 use super::branch::{Label, When};
 use super::encode::{self, Assembler, Base, Opcode, Rm};
-use super::group::Group;
-use super::indexed::{self, Indexed};
+use super::plan::{self, Group, Indexed};
 use super::step::{RegisterSlot, SegmentStep};
 use super::tag::Tag;
 use super::transfer::Question;
@@ -69,7 +68,7 @@ pub(super) fn compile(
     first: usize,
 ) -> Option<Vec<u8>> {
     let groups = Group::all(steps);
-    let indexed = indexed::find(steps, &groups, slot_of, live_after, constant_of);
+    let indexed = plan::find(steps, &groups, slot_of, live_after, constant_of);
     let mut reads: HashMap<Reg, Vec<usize>> = HashMap::new();
     let mut writes: HashMap<Reg, Vec<usize>> = HashMap::new();
     for (index, step) in steps.iter().enumerate() {

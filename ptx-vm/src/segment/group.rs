@@ -5,86 +5,20 @@
 //!
 //! Called by `transfer` and `allocate`. Must not know what is loaded for.
 
-use std::collections::HashMap;
-
 use super::allocate::Allocator;
 use super::branch::{Label, When};
 use super::encode::{self, Assembler, Base, Rm};
-use super::step::SegmentStep;
-use super::tag::Tag;
+use super::plan::Group;
 use super::transfer::{Places, Transfer};
-use crate::ir::Reg;
 use crate::reach::{GROUPS, Reach};
-use crate::spaces::unpack;
 
 /// The general registers that hold groups' addresses. A function must leave them as they were.
 pub(super) const BASES: [Base; GROUPS] = [Base::Rbx, Base::R13, Base::R14, Base::R15];
-
-/// The furthest that a group reaches.
-const FURTHEST: i64 = 1 << 20;
 
 /// How a group's addresses lie, as the code knows it while it does a strip.
 const ALIKE: u8 = 0;
 const ROW: u8 = 1;
 const APART: u8 = 2;
-
-/// A group of loads.
-#[derive(Clone, Debug)]
-pub(super) struct Group {
-    /// Steps of the segment, ascending.
-    members: Vec<usize>,
-    /// The least distance from the address register, and how far the greatest is from that.
-    least: i64,
-    span: i64,
-}
-
-impl Group {
-    /// Whether a step is one of its loads.
-    pub(super) fn has(&self, step: usize) -> bool {
-        self.members.contains(&step)
-    }
-
-    /// The groups that are worth it, as many as there are registers for.
-    pub(super) fn all(steps: &[SegmentStep]) -> Vec<Self> {
-        let mut written: HashMap<Reg, usize> = HashMap::new();
-        let mut groups: Vec<(_, Vec<(usize, i64)>)> = Vec::new();
-        for (index, step) in steps.iter().enumerate() {
-            let access = unpack(step.access.0);
-            let size = i64::from(step.access.1) * access.count as i64;
-            if matches!(step.tag, Tag::LoadGlobal | Tag::LoadShared) && step.access.1 >= 4 {
-                let offset = access.offset;
-                let address = step.s[0];
-                let key = (
-                    (address, written.get(&address).copied()),
-                    (step.tag, access.place, step.access.1, access.count),
-                    offset & (size - 1),
-                );
-                match groups.iter_mut().find(|(other, _)| *other == key) {
-                    Some((_, members)) => members.push((index, offset)),
-                    None => groups.push((key, vec![(index, offset)])),
-                }
-            }
-            for &reg in &step.d {
-                written.insert(reg, index);
-            }
-        }
-        let mut groups: Vec<Self> = groups
-            .into_iter()
-            .filter_map(|(_, members)| {
-                let offsets = members.iter().map(|(_, offset)| *offset);
-                let (least, most) = (offsets.clone().min()?, offsets.max()?);
-                (members.len() > 1 && most - least < FURTHEST).then(|| Self {
-                    members: members.into_iter().map(|(index, _)| index).collect(),
-                    least,
-                    span: most - least,
-                })
-            })
-            .collect();
-        groups.sort_by_key(|group| usize::MAX - group.members.len());
-        groups.truncate(BASES.len());
-        groups
-    }
-}
 
 impl Allocator<'_> {
     /// The group of the present step: its number, and whether this is its first load.

@@ -23,6 +23,7 @@ mod group;
 mod indexed;
 mod narrow;
 mod native;
+mod plan;
 mod root;
 mod step;
 mod tag;
