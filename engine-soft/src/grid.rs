@@ -33,6 +33,10 @@ const QUANTUM: Duration = Duration::from_millis(3);
 /// How long a time slice of a cooperative grid is, whose blocks wait for each other.
 const COOPERATIVE_QUANTUM: Duration = Duration::from_micros(200);
 
+/// How long clusters may run that are over without a look at the clock, and how many of them.
+const UNSEEN: Duration = Duration::from_micros(10);
+const MOST_UNSEEN: u128 = 16;
+
 /// What a grid is expected to take that was never run, per block.
 const UNKNOWN_COST: Duration = Duration::from_micros(10);
 
@@ -368,6 +372,8 @@ impl Task for Grid {
         let (mut finished, learns) = (0, piece.cluster.is_none());
         // A cluster that has finished, whose memory the next one takes over.
         let mut spare: Option<Cluster> = None;
+        // Clusters until the clock is looked at: that takes a part of what a small one does.
+        let (mut unseen, mut most_unseen) = (0, 1);
         loop {
             let mut cluster = match piece.cluster.take() {
                 Some(cluster) => cluster,
@@ -402,9 +408,18 @@ impl Task for Grid {
                 }
                 Outcome::Cancelled => return Progress::Failed(self.context.cancelled()),
             }
-            if clock.is_up() {
-                break;
+            unseen += 1;
+            if unseen >= most_unseen || piece.cluster.is_some() {
+                unseen = 0;
+                if clock.is_up() {
+                    break;
+                }
+                let each = clock.took() / u32::try_from(finished.max(1)).unwrap_or(u32::MAX);
+                most_unseen = (UNSEEN.as_nanos() / each.as_nanos().max(1)).clamp(1, MOST_UNSEEN);
             }
+        }
+        if unseen > 0 {
+            clock.is_up();
         }
         if learns && let Some(cost) = self.block_cost() {
             // One that is not finished counts as if it were: better too cheap than unknown.

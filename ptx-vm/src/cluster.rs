@@ -34,6 +34,8 @@ const BLOCK_BUDGET: i64 = 1 << 12;
 #[derive(Debug)]
 pub struct Cluster {
     launch: Arc<Launch>,
+    /// Its number in the grid.
+    index: u64,
     sm: u32,
     /// By rank.
     blocks: Vec<Block>,
@@ -65,6 +67,7 @@ impl Cluster {
         let sm = sm % launch.grid.sm_count.max(1);
         Ok(Self {
             launch,
+            index,
             sm,
             blocks,
             shared,
@@ -78,11 +81,21 @@ impl Cluster {
     /// # Panics
     /// If `index` is out of range, or the cluster has not finished.
     pub fn restart(&mut self, index: u64, sm: u32) {
-        let launch = Arc::clone(&self.launch);
-        for (block, place) in self.blocks.iter_mut().zip(places(&launch, index)) {
-            block.restart(&launch, place);
+        let launch = &self.launch;
+        if let [block] = self.blocks.as_mut_slice()
+            && index == self.index + 1
+            && let Some(place) = following(block.index, launch.grid.size)
+        {
+            block.restart(launch, place);
+        } else {
+            for (block, place) in self.blocks.iter_mut().zip(places(launch, index)) {
+                block.restart(launch, place);
+            }
         }
-        self.shared.iter_mut().for_each(Bytes::clear);
+        if launch.grid.shared() > 0 {
+            self.shared.iter_mut().for_each(Bytes::clear);
+        }
+        self.index = index;
         self.sm = sm % launch.grid.sm_count.max(1);
         self.next = 0;
     }
@@ -163,6 +176,18 @@ impl Cluster {
                 .for_each(Block::leave_cluster_barrier);
         }
         complete
+    }
+}
+
+/// The place after a block's in a grid without clusters, x fastest; `None` after the last one. It comes for each block, and
+/// divisions by what a grid's sides are take longer than many a block.
+fn following([x, y, z]: [u32; 3], size: [u32; 3]) -> Option<[u32; 3]> {
+    if x + 1 < size[0] {
+        Some([x + 1, y, z])
+    } else if y + 1 < size[1] {
+        Some([0, y + 1, z])
+    } else {
+        (z + 1 < size[2]).then_some([0, 0, z + 1])
     }
 }
 

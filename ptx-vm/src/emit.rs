@@ -3,7 +3,7 @@
 //! Owns the order of operations and which of them become machine code. Called once a function, with what `analysis`
 //! has found. Must not know PTX.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use super::analysis::{self, BitSet, Class, Layout};
 use super::ir::{Barrier, Block, BlockId, Callee, End, Func, Inst, InstKind, Passed, Reg};
@@ -20,6 +20,7 @@ mod runs;
 const FREE: usize = 64;
 
 use places::{moves, passed, slot};
+use runs::SegmentLanes;
 
 /// What is compiled for.
 #[derive(Clone, Copy, Debug)]
@@ -91,7 +92,9 @@ pub(crate) fn emit(
             layout,
             passed: passed(func),
             convergent: true,
+            constants: HashMap::new(),
         };
+        body.constants = body.find_constants();
         if index == 0 {
             out.prologue(&body);
             out.blocks(&body);
@@ -129,6 +132,8 @@ struct Body<'a> {
     /// See [`passed`].
     passed: Vec<(usize, usize)>,
     convergent: bool,
+    /// What is in registers that are written once, by a constant.
+    constants: HashMap<Reg, u64>,
 }
 
 impl Body<'_> {
@@ -146,6 +151,17 @@ impl Body<'_> {
             } => (offset, varying),
             Slot::Local { .. } => (0, false),
         }
+    }
+
+    fn find_constants(&self) -> HashMap<Reg, u64> {
+        let insts = self.func.blocks.iter().flat_map(|block| &block.insts);
+        let constants = insts.filter_map(|inst| match (&inst.kind, inst.d.as_slice()) {
+            (InstKind::Const(value), &[reg]) if self.classes[reg as usize] == Class::Fixed => {
+                Some((reg, *value))
+            }
+            _ => None,
+        });
+        constants.collect()
     }
 
     fn width(&self, reg: Reg) -> u8 {
@@ -200,14 +216,15 @@ impl Emitter {
             is_own
         });
         self.program.prologue = self.program.ops.len() as u32;
-        for inst in shared {
-            self.inst(body, inst);
-        }
+        self.fixed(body, &shared);
         // Falls through into the entry's first block.
         self.program.block_prologue = self.program.ops.len() as u32;
-        for inst in own {
-            self.inst(body, inst);
-        }
+        // What reads no register first, so that arithmetic stands together.
+        let (indices, own): (Vec<&Inst>, Vec<&Inst>) = own
+            .into_iter()
+            .partition(|inst| inst.uses().next().is_none());
+        self.fixed(body, &indices);
+        self.fixed(body, &own);
     }
 
     fn blocks(&mut self, body: &Body<'_>) {
@@ -230,24 +247,31 @@ impl Emitter {
         body: &Body<'_>,
         steps: &[SegmentStep],
         live: &HashSet<Reg>,
-        masked: bool,
+        lanes: SegmentLanes,
     ) -> bool {
         let slot_of = |reg: Reg| {
             let (offset, varying) = body.home(reg);
             RegisterSlot {
                 offset,
-                varying,
+                // The one strip of what does not vary is done as the first of one that does.
+                varying: varying || lanes == SegmentLanes::Once,
                 width: body.width(reg),
             }
         };
         let live = |reg: Reg| live.contains(&reg);
         let isa = self.target.isa;
+        let masked = lanes == SegmentLanes::Masked;
         let first = self.transfers;
-        let Some(code) = segment::compile(steps, &slot_of, &live, isa, masked, first) else {
+        let constant = |reg: Reg| body.constants.get(&reg).copied();
+        let Some(code) = segment::compile(steps, &slot_of, &live, &constant, isa, masked, first)
+        else {
             return false;
         };
         self.transfers += steps.iter().filter(|step| step.access.1 != 0).count();
-        let mut op = blank(segment::run);
+        let mut op = blank(match lanes {
+            SegmentLanes::Once => segment::run_once,
+            _ => segment::run,
+        });
         op.d[0] = body.layout.bytes as u32;
         let at = (self.program.ops.len() as u32, self.code.len() as u32);
         self.program.segments.push(at);

@@ -17,12 +17,13 @@ use super::fault::FaultKind;
 use super::grid::{ClusterPlace, Grid};
 use super::machine::{Arrival, CLUSTER_BARRIER, Event, Machine};
 use super::mask::Mask;
-use super::program::{Move, NOWHERE, Program};
+use super::program::{NOWHERE, Program};
 use super::reach::Reach;
-use super::regs::{Bytes, Frame, Lane, STRIP};
+use super::regs::{Bytes, Frame};
 
 mod barriers;
 mod calls;
+mod spread;
 
 /// Back-edges (weighed by [`super::ops::control::edge`]) until another path gets a time slice.
 const TIME_SLICE: u32 = 1024;
@@ -83,8 +84,12 @@ impl DivergentPath {
 
     /// Whether the two can become one.
     fn meets(&self, other: &Self) -> bool {
-        self.pc == other.pc
-            && self.base == other.base
+        self.pc == other.pc && self.is_called_as(other)
+    }
+
+    /// Whether both run the same call of a function.
+    fn is_called_as(&self, other: &Self) -> bool {
+        self.base == other.base
             && self.depth == other.depth
             && (match (&self.caller, &other.caller) {
                 (None, None) => true,
@@ -141,6 +146,8 @@ pub(crate) struct LaneGroup {
     reconvergence_delay: u32,
     /// The next such delay: doubles each time that lanes hold different values.
     reconvergence_backoff: u32,
+    /// See [`Machine::reach`]; `None` before the first run.
+    reach: Option<Reach>,
 }
 
 impl LaneGroup {
@@ -159,6 +166,7 @@ impl LaneGroup {
             arrived: BTreeMap::new(),
             reconvergence_delay: 0,
             reconvergence_backoff: 1,
+            reach: None,
         })
     }
 
@@ -270,8 +278,23 @@ impl LaneGroup {
         index: usize,
         pc: u32,
     ) -> (u32, Event) {
+        if !self
+            .reach
+            .as_ref()
+            .is_some_and(|reach| reach.holds(&context.grid.memory))
+        {
+            self.reach = None;
+        }
+        let reach = self.reach.get_or_insert_with(|| {
+            Reach::new(
+                &context.grid.readable,
+                &context.grid.memory,
+                &context.cluster.shared[context.cluster.rank as usize],
+                context.grid.shared(),
+            )
+        });
         let path = &self.paths[index];
-        let limit = self
+        let first = self
             .paths
             .iter()
             .enumerate()
@@ -280,9 +303,16 @@ impl LaneGroup {
                     && !matches!(there.state, PathState::Barrier(_))
                     && there.depth == path.depth
             })
-            .map(|(_, there)| block_order(context.program, there.pc))
-            .min()
-            .unwrap_or(u32::MAX);
+            .map(|(other, there)| (block_order(context.program, there.pc), other))
+            .min();
+        let limit = first.map_or(u32::MAX, |(block, _)| block);
+        // A path that stands at the start of that block, and that this one becomes one with if it comes there.
+        let meeting = first.filter(|&(block, other)| {
+            let there = &self.paths[other];
+            there.state == PathState::Ready
+                && there.pc == context.program.blocks[block as usize].slow
+                && there.is_called_as(path)
+        });
         let mut machine = Machine {
             program: context.program,
             grid: context.grid,
@@ -305,26 +335,34 @@ impl LaneGroup {
             high: 0,
             unguarded: path.mask,
             limit,
+            meeting: meeting.map_or(NOWHERE, |(block, _)| block),
+            joined: Mask::default(),
             alone: context.one_group && self.paths.len() == 1 && self.arrived.is_empty(),
             diverged: self.paths.len() > 1,
             force: path.force,
             budget: *budget,
             slice_left: path.slice_left,
             reconvergence_delay: self.reconvergence_delay,
-            reach: Reach::new(
-                &context.grid.readable,
-                &context.grid.memory,
-                &context.cluster.shared[context.cluster.rank as usize],
-                context.grid.shared(),
-            ),
+            reach,
             event: Event::None,
         };
         machine.set_mask(path.mask);
         let at = machine.run(pc);
         *budget = machine.budget;
         self.reconvergence_delay = machine.reconvergence_delay;
-        let (slice_left, event) = (machine.slice_left, machine.event);
-        self.paths[index].slice_left = slice_left;
+        let (slice_left, joined, event) = (machine.slice_left, machine.joined, machine.event);
+        let path = &mut self.paths[index];
+        path.slice_left = slice_left;
+        if let Some((_, other)) = meeting
+            && !joined.is_empty()
+        {
+            path.mask = path.mask.and_not(joined);
+            let (slices, force) = (path.slices, path.force);
+            let there = &mut self.paths[other];
+            there.mask = there.mask.or(joined);
+            there.slices = there.slices.max(slices);
+            there.force |= force;
+        }
         (at, event)
     }
 
@@ -473,51 +511,6 @@ impl LaneGroup {
             }
         }
     }
-
-    /// Spreads the uniform values that `blocks` want over the lanes.
-    fn diverge(&mut self, program: &Program, index: usize, blocks: &[u32]) {
-        let frame = Frame::new(&self.registers, self.paths[index].base);
-        let (low, high) = self.live.strips();
-        for (at, &block) in blocks.iter().enumerate() {
-            for one in &program.blocks[block as usize].moves {
-                // Twice does no harm, and with many blocks it costs more to find out.
-                if at == 1 && has_move(program, blocks[0], one) {
-                    continue;
-                }
-                match one.width {
-                    1 => spread::<u8>(frame, one, low, high),
-                    2 => spread::<u16>(frame, one, low, high),
-                    4 => spread::<u32>(frame, one, low, high),
-                    _ => spread::<u64>(frame, one, low, high),
-                }
-            }
-        }
-        self.reconvergence_delay = 0;
-    }
-
-    /// Tries to go on in the convergent code at `block`: all live lanes are here, and those registers that
-    /// are uniform there hold one value in all of them. Returns the position if so.
-    fn converge(&mut self, program: &Program, index: usize, block: u32) -> Option<u32> {
-        let code = &program.blocks[block as usize];
-        if self.paths.len() != 1 || code.fast == NOWHERE {
-            return None;
-        }
-        let frame = Frame::new(&self.registers, self.paths[index].base);
-        let live = self.live;
-        let equal = code.moves.iter().all(|one| match one.width {
-            1 => gather::<u8>(frame, one, live),
-            2 => gather::<u16>(frame, one, live),
-            4 => gather::<u32>(frame, one, live),
-            _ => gather::<u64>(frame, one, live),
-        });
-        if equal {
-            self.reconvergence_backoff = 1;
-            return Some(code.fast);
-        }
-        self.reconvergence_delay = self.reconvergence_backoff;
-        self.reconvergence_backoff = (self.reconvergence_backoff * 2).min(MAX_BACKOFF);
-        None
-    }
 }
 
 /// What an event costs of the budget: whatever a path does over and over has its price, so that none
@@ -546,37 +539,4 @@ fn block_order(program: &Program, pc: u32) -> u32 {
         .blocks
         .partition_point(|block| block.slow <= pc)
         .saturating_sub(1) as u32
-}
-
-fn has_move(program: &Program, block: u32, one: &Move) -> bool {
-    let moves = &program.blocks[block as usize].moves;
-    moves.binary_search_by_key(&one.key(), Move::key).is_ok()
-}
-
-fn spread<T: Lane>(frame: Frame, one: &Move, low: usize, high: usize) {
-    let value = frame.strip::<T>(one.uniform as usize, 0);
-    for strip in low..high {
-        frame.set_strip(one.varying as usize, strip, value);
-    }
-}
-
-/// Whether all lanes of `live` hold one value; if so, it is the uniform one.
-fn gather<T: Lane + PartialEq>(frame: Frame, one: &Move, live: Mask) -> bool {
-    let Some(lead) = live.lowest() else {
-        return false;
-    };
-    let value: T = frame.lane(one.varying as usize, lead);
-    let (low, high) = live.strips();
-    for strip in low..high {
-        let lanes = live.strip(strip);
-        let values = frame.strip::<T>(one.varying as usize, strip);
-        let differ = (0..STRIP).fold(0u16, |bits, lane| {
-            bits | u16::from(values[lane] != value) << lane
-        });
-        if differ & lanes != 0 {
-            return false;
-        }
-    }
-    frame.set_strip(one.uniform as usize, 0, [value; STRIP]);
-    true
 }

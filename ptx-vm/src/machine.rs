@@ -183,6 +183,10 @@ pub(crate) struct Machine<'a> {
     pub(crate) unguarded: Mask,
     /// Blocks from this one on end the run: another path of the lane group may stand before them.
     pub(crate) limit: u32,
+    /// The block `limit`, if the path there waits for nothing but its turn: lanes that come there join it at once.
+    pub(crate) meeting: u32,
+    /// The lanes that have joined it.
+    pub(crate) joined: Mask,
     /// All of the block's threads that have not exited are here, and none has arrived at a barrier.
     pub(crate) alone: bool,
     /// Other paths exist.
@@ -196,7 +200,7 @@ pub(crate) struct Machine<'a> {
     /// Block boundaries in the divergent code until the lane group tries the convergent one again.
     pub(crate) reconvergence_delay: u32,
     /// What segments may read without asking.
-    pub(crate) reach: Reach,
+    pub(crate) reach: &'a mut Reach,
     /// Why it stopped.
     pub(crate) event: Event,
 }

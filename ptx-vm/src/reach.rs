@@ -4,7 +4,7 @@
 //! all bytes of the longest access. A segment's code makes that comparison for a strip of lanes at once. For a strip with a
 //! lane that is not inside, it asks (`segment::ask`); what is found readable around an address is remembered for the grid.
 //!
-//! Made for each run of a path; read by machine code at the offsets that stand here. Must not know instructions of a
+//! Made for each lane group, and anew when memory was freed; read by machine code at the offsets that stand here. Must not know instructions of a
 //! processor, nor who asks.
 
 use std::ffi::c_void;
@@ -19,6 +19,9 @@ use super::regs::{Bytes, STRIP};
 pub(crate) const RANGES: usize = 8;
 /// The longest row that is read at once, and what limits leave free at the end.
 pub(crate) const LONGEST: u64 = 256;
+
+/// Groups of loads that a segment can have.
+pub(crate) const GROUPS: usize = 4;
 
 /// A part of global memory.
 #[repr(C)]
@@ -55,7 +58,17 @@ pub(crate) struct Reach {
     ranges: [Range; RANGES],
     /// By the logarithm of an access's bytes: below which address of shared memory it may begin.
     limits: [u32; 9],
+    /// How the addresses of a segment's groups of loads lie in the strip that it does (`segment::group`).
+    classes: [u32; GROUPS],
+    /// The generation of memory that the ranges are of.
+    generation: u64,
 }
+
+// SAFETY: its pointers are made anew, by the thread that runs the lane group, each time before they are used
+// (`Machine::ready_reach`).
+unsafe impl Send for Reach {}
+// SAFETY: a shared reference gives none of the pointers to read or write by.
+unsafe impl Sync for Reach {}
 
 impl Reach {
     pub(crate) const KEPT: usize = offset_of!(Self, kept);
@@ -73,6 +86,11 @@ impl Reach {
     pub(crate) fn range(load: usize) -> (usize, usize) {
         let at = offset_of!(Self, ranges) + size_of::<Range>() * (load % RANGES);
         (at + offset_of!(Range, first), at + offset_of!(Range, limit))
+    }
+
+    /// Where a segment's code keeps how the addresses of a group lie.
+    pub(crate) fn class(group: usize) -> usize {
+        offset_of!(Self, classes) + 4 * (group % GROUPS)
     }
 
     /// Of a block with so many bytes of shared memory.
@@ -96,7 +114,14 @@ impl Reach {
             scratch: null_mut(),
             ranges: std::array::from_fn(|index| range(&readable.0[index])),
             limits: std::array::from_fn(limit),
+            classes: [0; GROUPS],
+            generation,
         }
+    }
+
+    /// Whether what it knows is still so: nothing of the memory has been freed since.
+    pub(crate) fn holds(&self, memory: &AddressSpace) -> bool {
+        self.generation == memory.generation()
     }
 
     /// Whether load number `load` may begin at an address without asking, as far as it is known.

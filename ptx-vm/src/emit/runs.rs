@@ -12,6 +12,42 @@ use crate::ops::control;
 use crate::segment::{self, SegmentStep};
 
 impl Emitter {
+    /// An instruction as a step of a segment that is done once for all lanes, if it is arithmetic on what is the same in them.
+    fn once(&self, body: &Body<'_>, inst: &Inst) -> Option<SegmentStep> {
+        let Target { isa, jit } = self.target;
+        let is_pure = matches!(inst.kind, InstKind::Pure { .. });
+        let mut registers = inst.d.iter().chain(&inst.s);
+        let possible = jit
+            && is_pure
+            && body.convergent
+            && inst.guard.is_none()
+            && segment::possible(isa, false)
+            && registers.all(|&reg| !body.home(reg).1);
+        inst.step()
+            .filter(|step| possible && segment::has(isa, step.tag))
+    }
+
+    /// Instructions of the prologue, all of whose results are kept.
+    pub(super) fn fixed(&mut self, body: &Body<'_>, insts: &[&Inst]) {
+        let mut at = 0;
+        while at < insts.len() {
+            let steps: Vec<SegmentStep> = insts[at..]
+                .iter()
+                .map_while(|inst| self.once(body, inst))
+                .collect();
+            if steps.len() >= segment::LEAST {
+                let live = steps.iter().flat_map(|step| step.d.iter().copied());
+                self.line = insts[at].line;
+                if self.segment(body, &steps, &live.collect(), SegmentLanes::Once) {
+                    at += steps.len();
+                    continue;
+                }
+            }
+            self.inst(body, insts[at]);
+            at += 1;
+        }
+    }
+
     /// A block's instructions, runs of arithmetic, loads and stores as segments.
     pub(super) fn insts(&mut self, body: &Body<'_>, block: &Block, index: usize) {
         let insts: Vec<&Inst> = block
@@ -27,8 +63,10 @@ impl Emitter {
                 jit && segment::possible(isa, masked) && varying && segment::has(isa, step.tag)
             })
         };
-        // With what of the run's own registers is needed after it.
-        let mut runs: Vec<(Range<usize>, HashSet<Reg>)> = Vec::new();
+        // What is the same in all lanes, and is computed once.
+        let once = |inst: &Inst| self.once(body, inst);
+        // With what of the run's own registers is needed after it, and whether it is done once.
+        let mut runs: Vec<(Range<usize>, HashSet<Reg>, bool)> = Vec::new();
         let mut live = analysis::live_out(body.func, body.live, index);
         analysis::before_end(&block.end, &mut live);
         let mut end = insts.len();
@@ -36,7 +74,12 @@ impl Emitter {
             let mut start = end;
             let guard = insts[end - 1].guard;
             let mut order = segment::Order::default();
+            while start > 0 && once(insts[start - 1]).is_some() {
+                start -= 1;
+            }
+            let is_once = start < end;
             while start > 0
+                && !is_once
                 && insts[start - 1].guard == guard
                 && guard.is_none_or(|(reg, _)| !insts[start - 1].d.contains(&reg))
                 && step(insts[start - 1]).is_some_and(|step| order.precede(&step))
@@ -49,7 +92,8 @@ impl Emitter {
                 let own = insts[start..end]
                     .iter()
                     .flat_map(|inst| inst.uses().chain(inst.d.iter().copied()));
-                runs.push((start..end, own.filter(|&reg| live.has(reg)).collect()));
+                let own = own.filter(|&reg| live.has(reg)).collect();
+                runs.push((start..end, own, is_once));
             }
             // The run, or the one instruction that is none.
             start = start.min(end - 1);
@@ -66,14 +110,21 @@ impl Emitter {
             self.line = insts[at].line;
             let opened = guard.map(|guard| self.guard(body, guard));
             while at < end {
-                if let Some((range, live)) = runs.next_if(|(range, _)| range.start == at) {
-                    let steps: Vec<SegmentStep> = insts[range.clone()]
-                        .iter()
-                        .filter_map(|inst| step(inst))
-                        .collect();
+                if let Some((range, live, is_once)) = runs.next_if(|(range, ..)| range.start == at)
+                {
+                    let run = insts[range.clone()].iter();
+                    let steps: Vec<SegmentStep> = if is_once {
+                        run.filter_map(|inst| self.once(body, inst)).collect()
+                    } else {
+                        run.filter_map(|inst| step(inst)).collect()
+                    };
                     self.line = insts[at].line;
-                    let masked = !body.convergent || guard.is_some();
-                    if self.segment(body, &steps, &live, masked) {
+                    let lanes = match (is_once, !body.convergent || guard.is_some()) {
+                        (true, _) => SegmentLanes::Once,
+                        (false, true) => SegmentLanes::Masked,
+                        (false, false) => SegmentLanes::All,
+                    };
+                    if self.segment(body, &steps, &live, lanes) {
                         at = range.end;
                         continue;
                     }
@@ -87,6 +138,17 @@ impl Emitter {
             }
         }
     }
+}
+
+/// Of which lanes a segment's values are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum SegmentLanes {
+    /// Of all, whether they run or not.
+    All,
+    /// Of those that run.
+    Masked,
+    /// The same in all lanes, computed for one strip.
+    Once,
 }
 
 /// How many of the instructions one guard can be of, from the first one on: whose guard is the same and still holds what it

@@ -65,6 +65,12 @@ impl Machine<'_> {
         self.budget > 0 && self.slice_left > 0 && !self.grid.cancel.load(Ordering::Relaxed)
     }
 
+    /// Some of the running lanes join the path that waits where they go; the others go on.
+    fn join(&mut self, lanes: Mask) {
+        self.joined = self.joined.or(lanes);
+        self.set_mask(self.mask.and_not(lanes));
+    }
+
     /// Goes to a block of the convergent code.
     #[inline(always)]
     fn go_fast(&mut self, to: u32, cost: u32) -> Flow {
@@ -150,6 +156,12 @@ pub(crate) unsafe fn branch_slow(cx: &mut Machine<'_>, op: &Op) -> Flow {
     if taken.is_empty() {
         cx.go_slow(op.s[1], op.d[1], (op.imm >> 32) as u32)
     } else if taken == cx.mask {
+        cx.go_slow(op.s[0], op.d[0], op.imm as u32)
+    } else if op.d[0] == cx.meeting {
+        cx.join(taken);
+        cx.go_slow(op.s[1], op.d[1], (op.imm >> 32) as u32)
+    } else if op.d[1] == cx.meeting {
+        cx.join(cx.mask.and_not(taken));
         cx.go_slow(op.s[0], op.d[0], op.imm as u32)
     } else {
         cx.stop(Event::Split {

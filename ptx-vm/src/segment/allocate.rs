@@ -10,6 +10,7 @@ use std::collections::HashMap;
 
 use super::branch::{Label, When};
 use super::encode::{self, Assembler, Base, Opcode, Rm};
+use super::plan::{self, Group, Indexed};
 use super::step::{RegisterSlot, SegmentStep};
 use super::tag::Tag;
 use super::transfer::Question;
@@ -45,10 +46,14 @@ pub(super) struct Allocator<'a> {
     /// Loads and stores so far, and how each is asked for.
     pub(super) transfers: usize,
     pub(super) questions: Vec<Question>,
+    /// Loads that share their address register.
+    pub(super) groups: Vec<Group>,
+    /// Accesses by indices, and steps that make addresses which nothing else reads.
+    pub(super) indexed: HashMap<usize, Option<Indexed>>,
     /// For each register of the program: the steps that read it and those that write it, ascending.
     reads: HashMap<Reg, Vec<usize>>,
     writes: HashMap<Reg, Vec<usize>>,
-    now: usize,
+    pub(super) now: usize,
     /// A slot is further away than an instruction can say.
     far: bool,
 }
@@ -57,14 +62,24 @@ pub(super) fn compile(
     steps: &[SegmentStep],
     slot_of: &dyn Fn(Reg) -> RegisterSlot,
     live_after: &dyn Fn(Reg) -> bool,
+    constant_of: &dyn Fn(Reg) -> Option<u64>,
     isa: Isa,
     masked: bool,
     first: usize,
 ) -> Option<Vec<u8>> {
+    let groups = Group::all(steps);
+    let indexed = plan::find(steps, &groups, slot_of, live_after, constant_of);
     let mut reads: HashMap<Reg, Vec<usize>> = HashMap::new();
     let mut writes: HashMap<Reg, Vec<usize>> = HashMap::new();
     for (index, step) in steps.iter().enumerate() {
-        for &reg in &step.s {
+        let own = indexed.get(&index);
+        if own.is_some_and(Option::is_none) {
+            continue;
+        }
+        let by_index = own.copied().flatten();
+        let sources = by_index.iter().map(Indexed::index);
+        let others = &step.s[by_index.iter().len()..];
+        for reg in sources.chain(others.iter().copied()) {
             reads.entry(reg).or_default().push(index);
         }
         for &reg in &step.d {
@@ -73,6 +88,7 @@ pub(super) fn compile(
     }
     let mut out = Assembler::new(isa);
     let transfers = steps.iter().any(|step| step.access.1 != 0);
+    out.push_bases(groups.len());
     let top = out.open(masked || transfers);
     let mut empty = Label::default();
     if masked || transfers {
@@ -90,6 +106,8 @@ pub(super) fn compile(
         pinned: Vec::new(),
         transfers: first,
         questions: Vec::new(),
+        groups,
+        indexed,
         reads,
         writes,
         now: 0,
@@ -97,6 +115,9 @@ pub(super) fn compile(
     };
     for (index, step) in steps.iter().enumerate() {
         allocator.now = index;
+        if matches!(allocator.indexed.get(&index), Some(None)) {
+            continue;
+        }
         if step.access.1 != 0 {
             allocator.transfer(step);
             continue;
@@ -149,6 +170,15 @@ impl Allocator<'_> {
             .iter()
             .position(held)
             .map(|register| register as u8)
+    }
+
+    /// Where in the frame a register lies that is the same in all lanes.
+    pub(super) fn uniform_offset(&mut self, reg: Reg) -> i32 {
+        let offset = (self.slot_of)(reg).offset;
+        i32::try_from(offset).unwrap_or_else(|_| {
+            self.far = true;
+            0
+        })
     }
 
     /// Where a unit lies in memory; r11 may be lost.
@@ -255,7 +285,7 @@ impl Allocator<'_> {
     }
 
     /// The register for a result: that of a source that ends here, or a free one.
-    fn result(&mut self, sources: &[u8]) -> u8 {
+    pub(super) fn result(&mut self, sources: &[u8]) -> u8 {
         let ends = sources
             .iter()
             .copied()
@@ -455,138 +485,9 @@ impl Allocator<'_> {
             }
         }
     }
-
-    fn negate(&mut self, a: Unit) -> u8 {
-        let from = self.load(a);
-        let d = self.result(&[from]);
-        if self.out.isa == Isa::Avx512 {
-            self.out
-                .vector(encode::XOR_32, d, from, Rm::Constant(0x8000_0000), 0);
-            return d;
-        }
-        // All ones, shifted to the sign.
-        let sign = self.free();
-        self.out.vector(ONES, sign, sign, Rm::Register(sign), 0);
-        self.out
-            .vector_imm(SHIFT_LEFT_IMM, 6, sign, Rm::Register(sign), 0, Some(31));
-        self.out
-            .vector(encode::XOR_32, d, from, Rm::Register(sign), 0);
-        self.registers[sign as usize] = None;
-        d
-    }
-
-    fn rsqrt(&mut self, a: Unit, flush: bool) -> u8 {
-        let mut x = self.load(a);
-        if self.out.isa != Isa::Avx512 {
-            return self.rsqrt_by_division(x, flush);
-        }
-        if flush {
-            let own = self.result(&[x]);
-            self.out.copy(own, x);
-            x = own;
-            self.registers[x as usize] = None;
-            self.out
-                .vector_imm(encode::CLASS_F32, 3, 0, Rm::Register(x), 0, Some(0x20));
-            self.out
-                .vector(encode::AND_MASKED, x, x, Rm::Constant(0x8000_0000), 3);
-        }
-        let (estimate, error) = (self.free(), self.free());
-        let (one, half) = (Rm::Constant(0x3f80_0000), Rm::Constant(0x3f00_0000));
-        self.out
-            .vector(encode::RSQRT14, estimate, 0, Rm::Register(x), 0);
-        self.out
-            .vector(encode::MUL_F32, error, x, Rm::Register(estimate), 0);
-        self.out
-            .vector(encode::FNMA_213_F32, error, estimate, one, 0);
-        let halved = self.free();
-        self.out.vector(encode::MUL_F32, halved, estimate, half, 0);
-        self.out.vector(
-            encode::fma(encode::FMA_213, false),
-            error,
-            halved,
-            Rm::Register(estimate),
-            0,
-        );
-        // Of 0 and infinity the estimate is exact, and the step would make NaNs of it.
-        self.out.vector_imm(
-            encode::CLASS_F32,
-            3,
-            0,
-            Rm::Register(estimate),
-            0,
-            Some(0b1001_1110),
-        );
-        self.out
-            .vector(encode::BLEND, error, 0, Rm::Register(estimate), 3);
-        for temporary in [estimate, halved] {
-            self.registers[temporary as usize] = None;
-        }
-        error
-    }
-
-    /// 1 / sqrt(x), for AVX2, whose estimate has 12 bits only.
-    fn rsqrt_by_division(&mut self, x: u8, flush: bool) -> u8 {
-        let (root, one) = (self.free(), self.free());
-        let mut from = x;
-        if flush {
-            // Subnormal: the exponent's bits are 0. Keep the sign of those only.
-            self.out.vector(ONES, one, one, Rm::Register(one), 0);
-            self.out
-                .vector_imm(SHIFT_LEFT_IMM, 6, one, Rm::Register(one), 0, Some(24));
-            self.out
-                .vector_imm(SHIFT_LEFT_IMM, 2, one, Rm::Register(one), 0, Some(1));
-            // `one` is 0x7f800000 now.
-            self.out
-                .vector(encode::AND_32, root, x, Rm::Register(one), 0);
-            self.out.vector(XOR_SELF, one, one, Rm::Register(one), 0);
-            self.out.vector(EQUAL_32, one, one, Rm::Register(root), 0);
-            // All ones where x is subnormal or 0; shift the sign bit away from what is cleared.
-            self.out
-                .vector_imm(SHIFT_LEFT_IMM, 2, one, Rm::Register(one), 0, Some(1));
-            self.out.vector(AND_NOT, root, one, Rm::Register(x), 0);
-            from = root;
-        }
-        self.out
-            .vector(encode::SQRT_F32, root, 0, Rm::Register(from), 0);
-        self.out.vector(ONES, one, one, Rm::Register(one), 0);
-        self.out
-            .vector_imm(SHIFT_LEFT_IMM, 6, one, Rm::Register(one), 0, Some(25));
-        self.out
-            .vector_imm(SHIFT_LEFT_IMM, 2, one, Rm::Register(one), 0, Some(2));
-        // `one` is 1.0 now.
-        self.out
-            .vector(encode::DIV_F32, root, one, Rm::Register(root), 0);
-        self.registers[one as usize] = None;
-        root
-    }
 }
 
 /// Whether `a`'s register may be overwritten: it is no other operand as well.
 fn ra_free(a: Unit, b: Unit, c: Unit) -> bool {
     a != b && a != c
 }
-
-/// vpcmpeqd
-const EQUAL_32: Opcode = Opcode {
-    map: 1,
-    prefix: 1,
-    wide: false,
-    byte: 0x76,
-};
-const ONES: Opcode = EQUAL_32;
-/// vpxor
-const XOR_SELF: Opcode = encode::XOR_32;
-/// vpandn: `reg = !second & rm`
-const AND_NOT: Opcode = Opcode {
-    map: 1,
-    prefix: 1,
-    wide: false,
-    byte: 0xdf,
-};
-/// vpslld (/6) and vpsrld (/2) by an immediate: the destination is the second operand
-pub(super) const SHIFT_LEFT_IMM: Opcode = Opcode {
-    map: 1,
-    prefix: 1,
-    wide: false,
-    byte: 0x72,
-};

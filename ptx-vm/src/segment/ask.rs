@@ -50,7 +50,7 @@ impl Machine<'_> {
         // SAFETY: the pointer is our own reference.
         unsafe {
             (*machine).reach.machine = machine.cast();
-            &raw mut (*machine).reach
+            &raw mut *(*machine).reach
         }
     }
 

@@ -15,9 +15,15 @@ pub(super) struct Label {
 #[derive(Clone, Copy, Debug)]
 pub(super) enum When {
     Always,
+    /// Above, of unsigned numbers.
+    Above,
+    /// Below, of unsigned numbers; a carry.
+    Below,
     /// Not below, of unsigned numbers.
     NotBelow,
     NotZero,
+    /// Over the end of signed numbers.
+    Overflow,
     Zero,
 }
 
@@ -26,6 +32,9 @@ impl Assembler {
     pub(super) fn jump(&mut self, when: When, to: &mut Label) {
         match when {
             When::Always => self.code.push(0xe9),
+            When::Above => self.code.extend_from_slice(&[0x0f, 0x87]),
+            When::Below => self.code.extend_from_slice(&[0x0f, 0x82]),
+            When::Overflow => self.code.extend_from_slice(&[0x0f, 0x80]),
             When::NotBelow => self.code.extend_from_slice(&[0x0f, 0x83]),
             When::NotZero => self.code.extend_from_slice(&[0x0f, 0x85]),
             When::Zero => self.code.extend_from_slice(&[0x0f, 0x84]),
@@ -71,7 +80,7 @@ impl Assembler {
     }
 
     /// An instruction between a general register and [r10 + place].
-    fn reach(&mut self, bytes: [u8; 3], place: usize) {
+    pub(super) fn reach(&mut self, bytes: [u8; 3], place: usize) {
         self.code.extend_from_slice(&bytes);
         self.code.extend_from_slice(&(place as i32).to_le_bytes());
     }
@@ -171,11 +180,11 @@ impl Assembler {
             Rm::Memory(base, distance) => (base as u8, None, distance),
             // A general register.
             Rm::Register(base) => (base, None, 0),
-            // [rax + r11]
-            Rm::Sum(distance) => (Base::Rax as u8, Some(Base::R11 as u8), distance),
+            // [rax + (r11 << log)]
+            Rm::Sum(log, distance) => (Base::Rax as u8, Some((Base::R11 as u8, log)), distance),
             _ => return,
         };
-        let index_bit = index.map_or(0x40, |index| bit(index >> 3, 6));
+        let index_bit = index.map_or(0x40, |(index, _)| bit(index >> 3, 6));
         self.code.extend_from_slice(&[
             0x62,
             bit(reg >> 3, 7) | index_bit | bit(base >> 3, 5) | bit(reg >> 4, 4) | op.map,
@@ -191,9 +200,9 @@ impl Assembler {
         let field = 0x80 | (reg & 7) << 3;
         match index {
             None => self.code.push(field | base & 7),
-            Some(index) => {
-                self.code
-                    .extend_from_slice(&[field | 4, (index & 7) << 3 | base & 7]);
+            Some((index, log)) => {
+                let sum = log << 6 | (index & 7) << 3 | base & 7;
+                self.code.extend_from_slice(&[field | 4, sum]);
             }
         }
         self.code.extend_from_slice(&distance.to_le_bytes());
@@ -206,8 +215,14 @@ impl Assembler {
             .extend_from_slice(&[0xc5, 0xf8, 0x90, 0xd8 | from]);
     }
 
-    /// Gathers from [rax + lanes of index + distance], or scatters to it, under k3, which is zeros then.
-    pub(super) fn indexed(&mut self, op: Opcode, vector: u8, index: u8, distance: i32) {
+    /// Gathers from [rax + (lanes of index << log) + distance], or scatters to it, under k3, which is zeros then.
+    pub(super) fn indexed(
+        &mut self,
+        op: Opcode,
+        vector: u8,
+        (index, log): (u8, u8),
+        distance: i32,
+    ) {
         let bit = |value: u8, at: u8| (!value & 1) << at;
         self.code.extend_from_slice(&[
             0x62,
@@ -216,7 +231,7 @@ impl Assembler {
             0x40 | bit(index >> 4, 3) | 3,
             op.byte,
             0x84 | (vector & 7) << 3,
-            (index & 7) << 3 | Base::Rax as u8,
+            log << 6 | (index & 7) << 3 | Base::Rax as u8,
         ]);
         self.code.extend_from_slice(&distance.to_le_bytes());
     }
@@ -242,7 +257,9 @@ impl Assembler {
     /// Returns 1.
     pub(super) fn fail(&mut self) {
         self.code
-            .extend_from_slice(&[0xc5, 0xf8, 0x77, 0xb8, 1, 0, 0, 0, 0xc3]);
+            .extend_from_slice(&[0xc5, 0xf8, 0x77, 0xb8, 1, 0, 0, 0]);
+        self.pop_bases();
+        self.code.push(0xc3);
     }
 }
 

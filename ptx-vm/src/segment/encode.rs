@@ -20,6 +20,11 @@ pub(super) enum Base {
     R10 = 10,
     /// Scratch.
     R11 = 11,
+    /// Addresses that several loads share: see [`super::group`].
+    Rbx = 3,
+    R13 = 13,
+    R14 = 14,
+    R15 = 15,
 }
 
 /// The last operand of an instruction.
@@ -27,8 +32,8 @@ pub(super) enum Base {
 pub(super) enum Rm {
     Register(u8),
     Memory(Base, i32),
-    /// At rax + r11 and a distance: of single words only.
-    Sum(i32),
+    /// At rax + (r11 << log) and a distance: of single words only.
+    Sum(u8, i32),
     /// One 32-bit number from memory in all lanes, or one of 64 bits where the instruction has such lanes; AVX-512 only,
     /// as what follows.
     Broadcast(Base, i32),
@@ -45,7 +50,7 @@ impl Rm {
     fn constant(self) -> Option<Vec<u8>> {
         let lane = |lane: u64, step: u8, first: u16| lane * u64::from(step) + u64::from(first);
         Some(match self {
-            Self::Register(_) | Self::Memory(..) | Self::Sum(_) | Self::Broadcast(..) => {
+            Self::Register(_) | Self::Memory(..) | Self::Sum(..) | Self::Broadcast(..) => {
                 return None;
             }
             Self::Constant(value) => value.to_le_bytes().to_vec(),
@@ -76,6 +81,8 @@ pub(super) struct Assembler {
     pub(super) isa: Isa,
     /// Constants, and where their addresses are to be written.
     constants: Vec<(Vec<u8>, usize)>,
+    /// General registers that the code has kept for its caller.
+    pub(super) pushed: usize,
 }
 
 impl Assembler {
@@ -84,6 +91,7 @@ impl Assembler {
             code: Vec::new(),
             isa,
             constants: Vec::new(),
+            pushed: 0,
         }
     }
 
@@ -115,7 +123,7 @@ impl Assembler {
         let (rm_low, rm_mid) = match rm {
             Rm::Register(register) => (register >> 3 & 1, register >> 4 & 1),
             Rm::Memory(base, _) | Rm::Broadcast(base, _) => ((base as u8) >> 3 & 1, 0),
-            Rm::Sum(_) | Rm::Constant(_) | Rm::Constant64(_) | Rm::Row(..) => (0, 0),
+            Rm::Sum(..) | Rm::Constant(_) | Rm::Constant64(_) | Rm::Row(..) => (0, 0),
         };
         let bit = |value: u8, at: u8| (value & 1) << at;
         if self.isa == Isa::Avx512 {
@@ -150,7 +158,7 @@ impl Assembler {
                 self.code.push(0x80 | field | (base as u8) & 7);
                 self.code.extend_from_slice(&offset.to_le_bytes());
             }
-            Rm::Sum(_) | Rm::Constant(_) | Rm::Constant64(_) | Rm::Row(..) => {
+            Rm::Sum(..) | Rm::Constant(_) | Rm::Constant64(_) | Rm::Row(..) => {
                 self.code.push(field | 5);
                 // The distance counts from the instruction's end; an immediate stands before that.
                 let end = self.code.len() + 4 + usize::from(imm.is_some());
@@ -229,7 +237,9 @@ impl Assembler {
         self.code
             .extend_from_slice(&(distance as i32).to_le_bytes());
         self.code.extend_from_slice(&[0x31, 0xc0]); // xor eax, eax
-        self.code.extend_from_slice(&[0xc5, 0xf8, 0x77, 0xc3]); // vzeroupper; ret
+        self.code.extend_from_slice(&[0xc5, 0xf8, 0x77]); // vzeroupper
+        self.pop_bases();
+        self.code.push(0xc3); // ret
     }
 
     /// Appends the constants; the code is whole.

@@ -19,8 +19,12 @@ mod allocate;
 mod ask;
 mod branch;
 mod encode;
+mod group;
+mod indexed;
 mod narrow;
 mod native;
+mod plan;
+mod root;
 mod step;
 mod tag;
 mod transfer;
@@ -59,16 +63,31 @@ pub(crate) fn compile(
     steps: &[SegmentStep],
     slot_of: &dyn Fn(Reg) -> RegisterSlot,
     live_after: &dyn Fn(Reg) -> bool,
+    constant_of: &dyn Fn(Reg) -> Option<u64>,
     isa: Isa,
     masked: bool,
     first: usize,
 ) -> Option<Vec<u8>> {
-    allocate::compile(steps, slot_of, live_after, isa, masked, first)
+    allocate::compile(steps, slot_of, live_after, constant_of, isa, masked, first)
 }
 
 /// What the code of a segment is called as: the frame, the first strip, the one after the last, the lanes that run, 16
 /// bits for each strip, and what it may read. It returns 0 if all went well, else there is an event.
 type Code = unsafe extern "sysv64" fn(*mut u8, usize, usize, *const u64, *mut Reach) -> u32;
+
+/// As [`run`], for the first strip alone: of a segment without loads and stores whose registers are the same in all lanes.
+///
+/// # Safety
+/// As for [`run`].
+pub(crate) unsafe fn run_once(cx: &mut Machine<'_>, op: &Op) -> Flow {
+    let frame = cx.frame.at(0, op.d[0] as usize);
+    // SAFETY: the caller's: it is such a function, and the program keeps it mapped.
+    let code: Code = unsafe { std::mem::transmute::<usize, Code>(op.imm as usize) };
+    let (mask, reach) = (cx.mask.0.as_ptr(), cx.ready_reach());
+    // SAFETY: the code touches the slots that the layout gave, all inside of the bytes just checked, and each has a strip.
+    unsafe { code(frame, 0, 1, mask, reach) };
+    Flow::Next
+}
 
 /// Runs the segment whose code stands at `imm`; it needs `d[0]` bytes of the frame.
 ///

@@ -3,8 +3,9 @@
 //!
 //! Called by `allocate`. Must not know what a predicate guards.
 
-use super::allocate::{Allocator, SHIFT_LEFT_IMM};
+use super::allocate::Allocator;
 use super::encode::{Assembler, Base, Opcode, Rm, opcode};
+use super::root::SHIFT_LEFT_IMM;
 use super::step::SegmentStep;
 use super::tag::Compared;
 
@@ -41,7 +42,7 @@ impl Assembler {
     pub(super) fn narrow_to_r11(&mut self, element: usize, from: Rm) {
         let byte = 0xb6 | u8::from(element == 2);
         match from {
-            Rm::Sum(distance) => {
+            Rm::Sum(_, distance) => {
                 self.code.extend_from_slice(&[0x46, 0x0f, byte, 0x9c, 0x18]);
                 self.code.extend_from_slice(&distance.to_le_bytes());
             }

@@ -36,7 +36,7 @@ pub(super) struct Question {
 }
 
 /// A transfer while its code is made.
-struct Transfer {
+pub(super) struct Transfer {
     stores: bool,
     /// Bytes of an element, and of all elements of a lane.
     element: usize,
@@ -49,6 +49,17 @@ struct Transfer {
     rows: bool,
 }
 
+/// Where a strip's addresses are: vectors, and for global memory where its range stands.
+pub(super) enum Places {
+    /// 16 addresses of 32 bits.
+    Shared { lanes: u8 },
+    /// Two times 8 of 64 bits.
+    Global {
+        lanes: [u8; 2],
+        range: (usize, usize),
+    },
+}
+
 impl Allocator<'_> {
     /// A load, whose results are in registers then, or a store.
     pub(super) fn transfer(&mut self, step: &SegmentStep) {
@@ -58,8 +69,13 @@ impl Allocator<'_> {
         let (count, vectors) = (access.count, (element / 4).max(1));
         let wide = matches!(step.tag, Tag::LoadGlobal | Tag::StoreGlobal);
         let stores = matches!(step.tag, Tag::StoreGlobal | Tag::StoreShared);
+        let indexed = self.indexed.get(&self.now).copied().flatten();
+        let index = indexed.map(|indexed| self.load((indexed.index(), 0)));
         let addresses: Vec<u8> = (0..if wide { 2 } else { 1 })
-            .map(|part| self.load((step.s[0], part)))
+            .map(|part| match indexed {
+                Some(_) => self.free(),
+                None => self.load((step.s[0], part)),
+            })
             .collect();
         let mut elements = Vec::new();
         for index in 0..count {
@@ -83,14 +99,32 @@ impl Allocator<'_> {
             spare,
             rows: count == 1,
         };
-        let mut asked = Label::default();
-        if wide {
-            let range = Reach::range(self.transfers);
+        let (mut asked, mut done) = (Label::default(), Label::default());
+        let range = Reach::range(self.transfers);
+        if let Some((number, is_first)) = self.group() {
+            if is_first {
+                let places = if wide {
+                    let lanes = [addresses[0], addresses[1]];
+                    Places::Global { lanes, range }
+                } else {
+                    let lanes = addresses[0];
+                    Places::Shared { lanes }
+                };
+                self.look(number, &transfer, &places);
+            }
+            self.load_of_group(number, &transfer, access.offset, &mut done);
+        }
+        if let (Some(indexed), Some(index)) = (indexed, index) {
+            let lanes = (index, [addresses[0], addresses[1]]);
+            let offset = access.offset as i32;
+            self.elements(&transfer, indexed, lanes, offset, range, &mut asked);
+        } else if wide {
             let t = [addresses[0], addresses[1]];
             self.global(&transfer, t, access.offset as i32, range, &mut asked);
         } else {
             self.shared(&transfer, addresses[0], access.offset as u32, &mut asked);
         }
+        self.out.bind(done);
         self.questions.push(Question {
             asked,
             back: self.out.code.len(),
@@ -142,7 +176,7 @@ impl Allocator<'_> {
             out.test_al(low);
             out.jump(When::NotZero, asked);
             out.rax_plus(Reach::SHARED);
-            transfer.one_for_all(out);
+            transfer.one_for_all(out, (Base::Rax, 0));
             out.jump(When::Always, &mut done);
             out.bind(differ);
         }
@@ -155,7 +189,7 @@ impl Allocator<'_> {
             out.test_al(low);
             out.jump(When::NotZero, asked);
             out.rax_plus(Reach::SHARED);
-            transfer.row(out);
+            transfer.row(out, (Base::Rax, 0));
             out.jump(When::Always, &mut done);
             out.bind(scattered);
         }
@@ -192,7 +226,7 @@ impl Allocator<'_> {
             for (index, &vector) in transfer.elements.iter().enumerate() {
                 out.collect(vector, u, element, |out, lane| {
                     out.kept_address(false, Reach::KEPT + 4 * usize::from(lane));
-                    Rm::Sum(4 * index as i32)
+                    Rm::Sum(0, 4 * index as i32)
                 });
             }
             if element < 4 {
@@ -212,14 +246,14 @@ impl Allocator<'_> {
                     (true, 4) => SCATTER_32_BY_32,
                     (true, _) => SCATTER_64_BY_32,
                 };
-                out.indexed(op, vector, lanes, distance);
+                out.indexed(op, vector, (lanes, 0), distance);
             }
         }
         out.bind(done);
     }
 
     /// With global memory: `t` holds two times 8 addresses of 64 bits.
-    fn global(
+    pub(super) fn global(
         &mut self,
         transfer: &Transfer,
         t: [u8; 2],
@@ -246,7 +280,7 @@ impl Allocator<'_> {
             out.jump(When::NotBelow, asked);
             out.test_al(low);
             out.jump(When::NotZero, asked);
-            transfer.one_for_all(out);
+            transfer.one_for_all(out, (Base::Rax, 0));
             out.jump(When::Always, &mut done);
             out.bind(differ);
         }
@@ -264,7 +298,7 @@ impl Allocator<'_> {
             out.jump(When::NotBelow, &mut scattered);
             out.test_al(low);
             out.jump(When::NotZero, asked);
-            transfer.row(out);
+            transfer.row(out, (Base::Rax, 0));
             out.jump(When::Always, &mut done);
             out.bind(scattered);
         }
@@ -327,7 +361,7 @@ impl Allocator<'_> {
             let distance = offset + (element * index) as i32;
             let half_way = |out: &mut encode::Assembler, op: Opcode, vector: u8, part: usize| {
                 out.copy_mask([LOWER, UPPER][part]);
-                out.indexed(op, vector, t[part], distance);
+                out.indexed(op, vector, (t[part], 0), distance);
             };
             match (transfer.stores, element) {
                 (false, 4) => {
@@ -407,8 +441,54 @@ impl Allocator<'_> {
 }
 
 impl Transfer {
-    /// The elements at `[rax]`, each in all lanes of its vectors.
-    fn one_for_all(&self, out: &mut encode::Assembler) {
+    /// Bytes of all elements of a lane.
+    pub(super) fn size(&self) -> usize {
+        self.size
+    }
+
+    /// See the field.
+    pub(super) fn stores(&self) -> bool {
+        self.stores
+    }
+
+    /// Words whose indices stand in a vector, from rax on; all are inside.
+    pub(super) fn apart(&self, out: &mut encode::Assembler, lanes: u8, log: u8) {
+        let (vector, [_, part]) = (self.elements[0], self.spare);
+        let (mut some, mut done) = (Label::default(), Label::default());
+        if !self.stores {
+            // As in shared memory: one by one where all lanes run.
+            out.test_running();
+            out.jump(When::NotBelow, &mut some);
+            out.store(lanes, Base::R10, Reach::KEPT as i32, false, 0);
+            out.collect(vector, part, 4, |out, lane| {
+                out.kept_address(false, Reach::KEPT + 4 * usize::from(lane));
+                Rm::Sum(log, 0)
+            });
+            out.jump(When::Always, &mut done);
+            out.bind(some);
+        }
+        out.copy_mask(LOWER);
+        let op = if self.stores {
+            SCATTER_32_BY_32
+        } else {
+            GATHER_32_BY_32
+        };
+        out.indexed(op, vector, (lanes, log), 0);
+        out.bind(done);
+    }
+
+    /// See the field.
+    pub(super) fn rows(&self) -> bool {
+        self.rows
+    }
+
+    /// See the field.
+    pub(super) fn spare(&self) -> [u8; 2] {
+        self.spare
+    }
+
+    /// The elements at a place, each in all lanes of its vectors.
+    pub(super) fn one_for_all(&self, out: &mut encode::Assembler, (base, distance): (Base, i32)) {
         if self.element < 4 {
             out.narrow_at_rax(self.element);
             out.vector(BROADCAST_EAX, self.elements[0], 0, Rm::Register(0), 0);
@@ -420,7 +500,7 @@ impl Transfer {
             BROADCAST_64
         };
         for (index, vectors) in self.elements.chunks(self.element / 4).enumerate() {
-            let place = Rm::Memory(Base::Rax, (self.element * index) as i32);
+            let place = Rm::Memory(base, distance + (self.element * index) as i32);
             out.vector(op, vectors[0], 0, place, 0);
             for &other in &vectors[1..] {
                 out.copy(other, vectors[0]);
@@ -428,25 +508,33 @@ impl Transfer {
         }
     }
 
-    /// One element a lane, all of which follow each other from `[rax]` on.
-    fn row(&self, out: &mut encode::Assembler) {
+    /// One element a lane, all of which follow each other from a place on.
+    pub(super) fn row(&self, out: &mut encode::Assembler, (base, distance): (Base, i32)) {
         if self.element < 4 {
             let (vector, width) = (self.elements[0], self.element as u8);
             if self.stores {
-                out.store_narrow(vector, Base::Rax, 0, width, LOWER);
+                out.store_narrow(vector, base, distance, width, LOWER);
             } else {
-                out.load_narrow(vector, Base::Rax, 0, width);
+                out.load_narrow(vector, base, distance, width);
             }
             return;
         }
         for (index, (&vector, mask)) in self.elements.iter().zip([LOWER, UPPER]).enumerate() {
-            let place = 64 * index as i32;
+            let place = distance + 64 * index as i32;
             if self.stores {
-                out.store(vector, Base::Rax, place, self.element == 8, mask);
+                out.store(vector, base, place, self.element == 8, mask);
             } else {
-                out.load(vector, Base::Rax, place);
+                out.load(vector, base, place);
             }
         }
+    }
+}
+
+impl encode::Assembler {
+    /// A mask of those of the lanes in `mask` in which two vectors differ.
+    pub(super) fn differ(&mut self, wide: bool, into: u8, lanes: u8, other: u8, mask: u8) {
+        let op = if wide { COMPARE_64 } else { COMPARE_32 };
+        self.vector_imm(op, into, lanes, Rm::Register(other), mask, Some(NOT_EQUAL));
     }
 }
 
@@ -455,10 +543,10 @@ const NOT_EQUAL: u8 = 4;
 const NOT_BELOW: u8 = 5;
 
 /// vpbroadcastd, vpbroadcastq
-const BROADCAST_32: Opcode = opcode(2, 1, false, 0x58);
-const BROADCAST_64: Opcode = opcode(2, 1, true, 0x59);
+pub(super) const BROADCAST_32: Opcode = opcode(2, 1, false, 0x58);
+pub(super) const BROADCAST_64: Opcode = opcode(2, 1, true, 0x59);
 /// vpbroadcastd from eax
-const BROADCAST_EAX: Opcode = opcode(2, 1, false, 0x7c);
+pub(super) const BROADCAST_EAX: Opcode = opcode(2, 1, false, 0x7c);
 /// vpcompressd, vpcompressq, whose destination is the last operand: the lanes of a mask, from the lowest lane on
 const FIRST_32: Opcode = opcode(2, 1, false, 0x8b);
 const FIRST_64: Opcode = opcode(2, 1, true, 0x8b);

@@ -60,8 +60,8 @@ impl Allocator<'_> {
 }
 
 /// vpmovzxdq, vpmovsxdq
-const WIDEN: Opcode = opcode(2, 1, false, 0x35);
-const WIDEN_SIGNED: Opcode = opcode(2, 1, false, 0x25);
+pub(super) const WIDEN: Opcode = opcode(2, 1, false, 0x35);
+pub(super) const WIDEN_SIGNED: Opcode = opcode(2, 1, false, 0x25);
 /// vpmovqd, whose destination is the last operand
 const NARROW: Opcode = opcode(2, 2, false, 0x35);
 /// vpmuldq, vpmuludq

@@ -44,11 +44,12 @@ fn same_by_all_ways(body: &str, threads: u32, step: u32, left: u32) -> Result<Ve
         let to = gpu.upload(&vec![0_u32; 16_384]);
         let args = Args::new().ptr(from).ptr(to).u32(step).u32(left);
         let result = gpu.try_run("k", 2, threads, 0, &args);
-        // Each way has its own memory.
-        let own = gpu.window.base()..gpu.window.base() + gpu.window.len();
+        // Each way has its own memory, and what lies as far around it as an index reaches.
+        let furthest = 1 << 36;
+        let own = gpu.window.base() - furthest..gpu.window.base() + gpu.window.len() + furthest;
         let fault = result.err().map(|fault| Fault {
             address: if own.contains(&fault.address) {
-                fault.address - from
+                fault.address.wrapping_sub(from)
             } else {
                 fault.address
             },
@@ -295,6 +296,106 @@ fn short_branches_are_the_same_in_segments() {
             for threads in [64, 50, 256] {
                 let memory = same_by_all_ways(&body, threads, 1, 0).expect("no fault");
                 assert!(memory.iter().any(|&word| word != 0));
+            }
+        }
+    }
+}
+
+/// Elements of arrays by 32-bit indices: rows, one element, what is apart, and indices that are negative or beyond the end.
+#[test]
+fn elements_by_indices_are_the_same_in_segments() {
+    const INDICES: [&str; 6] = [
+        "mov.u32 %r6, %r2;",
+        "and.b32 %r6, %r2, 0;",
+        "mul.lo.s32 %r6, %r2, %r0;",
+        "mul.lo.s32 %r6, %r2, 2654435761; shr.u32 %r6, %r6, 20;",
+        "sub.s32 %r6, %r2, 5;",
+        "shl.b32 %r6, %r2, 7;",
+    ];
+    const ACCESSES: [(u32, &str); 6] = [
+        (1, "ld.global.u8 %r9, [%v3]; st.global.u32 [%a1], %r9;"),
+        (4, "ld.global.u32 %r9, [%v3]; st.global.u32 [%a1], %r9;"),
+        (
+            4,
+            "ld.global.u32 %r9, [%v3+8]; ld.global.u32 %r10, [%v4]; st.global.u32 [%a1+4], %r9; st.global.u32 [%a1], %r10;",
+        ),
+        (8, "ld.global.u64 %v5, [%v3]; st.global.u64 [%a1], %v5;"),
+        (
+            8,
+            "ld.global.v2.u32 {%r9, %r10}, [%v3]; st.global.u32 [%a1], %r9; st.global.u32 [%a1+4], %r10;",
+        ),
+        (4, "st.global.u32 [%v3], %r2; st.global.u32 [%v4+4], %r5;"),
+    ];
+    for index in INDICES {
+        for (size, access) in ACCESSES {
+            for sign in ["u32", "s32"] {
+                let product = match size {
+                    1 => format!("cvt.{}64.{sign} %v2, %r6;", &sign[..1]),
+                    _ => format!("mul.wide.{sign} %v2, %r6, {size};"),
+                };
+                // What is stored goes to the middle of the array, so that lanes may be told apart.
+                let body = format!(
+                    "add.s64 %a2, %a0, 64; add.s64 %a3, %a0, 128; {index} setp.lt.u32 %p1, %r2, %r1;\n\
+                     @!%p1 bra end; {product} add.s64 %v3, %a2, %v2; add.s64 %v4, %v2, %a3;\n{access}\nend:"
+                );
+                for (threads, left) in [(64, 64), (64, 21), (37, 37)] {
+                    let _ = same_by_all_ways(&body, threads, 3, left);
+                }
+            }
+        }
+    }
+}
+
+/// A row of indices ends where their numbers do: the lane after the greatest one has the least.
+#[test]
+fn a_row_of_indices_does_not_go_on_beyond_their_end() {
+    for (sign, first) in [("u32", 0xffff_fff8_u64), ("s32", 0x7fff_fff8)] {
+        let body = format!(
+            "{HEAD}add.u32 %r6, %r2, {first}; mul.wide.{sign} %v2, %r6, 4; sub.s64 %a2, %a0, {}; \
+             add.s64 %v3, %a2, %v2; ld.global.u32 %r9, [%v3]; st.global.u32 [%a1], %r9;\nret;\n}}\n",
+            first * 4
+        );
+        for options in ways() {
+            let mut gpu = Gpu::with(&body, &options, 16);
+            let (from, to) = (gpu.upload(&[7_u32; 1024]), gpu.upload(&[0_u32; 1024]));
+            let args = Args::new().ptr(from).ptr(to).u32(1).u32(1);
+            let fault = gpu.try_run("k", 1, 8, 0, &args);
+            assert!(fault.is_ok(), "{sign}: {fault:?}");
+            let fault = gpu.try_run("k", 1, 16, 0, &args);
+            assert!(fault.is_err(), "{sign}: lanes read what is not theirs");
+        }
+    }
+}
+
+/// Loads at several distances from one address: alike, rows, apart, unaligned, and with the furthest one outside.
+#[test]
+fn loads_from_one_address_are_the_same_in_segments() {
+    const PLACES: [&str; 5] = [
+        "and.b32 %r6, %r2, 0;",
+        "shl.b32 %r6, %r2, 2;",
+        "mul.lo.s32 %r6, %r2, 20;",
+        "add.s32 %r6, %r2, 0;",
+        "shl.b32 %r6, %r2, 3;",
+    ];
+    let fill = "shl.b32 %r6, %r2, 2; add.s32 %r6, %r6, %r15; st.shared.u32 [%r6], %r5; st.shared.u32 [%r6+512], %r2; bar.sync 0;\n";
+    for place in PLACES {
+        for furthest in [12, 512, 4092, 40_000] {
+            let shared = format!(
+                "{fill}{place} add.s32 %r6, %r6, %r15; ld.shared.u32 %r7, [%r6]; ld.shared.u32 %r8, [%r6+4]; \
+                 add.s32 %r7, %r7, %r8; ld.shared.u32 %r9, [%r6+{furthest}]; st.global.u32 [%a1], %r7; st.global.u32 [%a1+4], %r9;"
+            );
+            let global = format!(
+                "{place} cvt.u64.u32 %v1, %r6; add.s64 %v2, %a0, %v1; ld.global.u32 %r7, [%v2+8]; ld.global.u32 %r8, [%v2+4]; \
+                 add.s32 %r7, %r7, %r8; ld.global.u32 %r9, [%v2+{furthest}]; st.global.u32 [%a1], %r7; st.global.u32 [%a1+4], %r9;"
+            );
+            let words = format!(
+                "{place} cvt.u64.u32 %v1, %r6; add.s64 %v2, %a0, %v1; ld.global.u64 %v3, [%v2+8]; ld.global.u64 %v4, [%v2]; \
+                 st.global.u64 [%a1], %v3; st.global.u64 [%a1+8], %v4;"
+            );
+            for body in [shared, global, words] {
+                for threads in [128, 37] {
+                    let _ = same_by_all_ways(&body, threads, 1, 1);
+                }
             }
         }
     }
