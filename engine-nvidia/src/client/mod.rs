@@ -116,6 +116,7 @@ impl NvidiaClient {
             waker,
             memory.cleared(),
             devices,
+            matches!(kept, KeptMemory::Chunks(_)),
         ));
         let mut records = Vec::new();
         if fenced {

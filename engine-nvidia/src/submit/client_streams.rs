@@ -3,7 +3,7 @@
 //! Called by the client, by its streams and by the poller. Must not know what the operations are.
 
 use parking_lot::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -19,6 +19,11 @@ use crate::submit::batch::MOST_NODES;
 use crate::submit::graph_run::MOST_RUN_NODES;
 use crate::submit::stream::Stream;
 use crate::sync::BoundedCount;
+
+/// What devices may have had of a client's work when one of them died: nobody has looked, nothing, or something.
+const NOT_LOOKED: u8 = 0;
+const NOTHING_BEGUN: u8 = 1;
+const SOMETHING_BEGUN: u8 = 2;
 
 /// Kernels that are named when a device dies.
 const MOST_NAMED: usize = 8;
@@ -59,6 +64,10 @@ pub(crate) struct ClientStreams {
     contexts: Mutex<Vec<Arc<Context>>>,
     /// Kernels that it has left behind.
     left: Mutex<Vec<String>>,
+    /// Another server goes on with its work when this one's device has died.
+    pub(crate) is_kept: bool,
+    /// What of its work the devices may have had when one died: [`NOT_LOOKED`] and the like.
+    begun: AtomicU8,
     /// Its work goes after that of others.
     below_normal: AtomicBool,
     /// Where it has streams.
@@ -71,6 +80,7 @@ impl ClientStreams {
         waker: Arc<Waker>,
         cleared: Vec<Arc<ZeroFillProgress>>,
         devices: Vec<Arc<Device>>,
+        is_kept: bool,
     ) -> Self {
         Self {
             attached_at: Instant::now(),
@@ -89,6 +99,8 @@ impl ClientStreams {
             busy_count: Arc::default(),
             contexts: Mutex::default(),
             left: Mutex::default(),
+            is_kept,
+            begun: AtomicU8::new(NOT_LOOKED),
             below_normal: AtomicBool::new(false),
             devices,
         }
@@ -222,6 +234,14 @@ impl ClientStreams {
         for stream in streams {
             stream.drain();
         }
+        let begun = match streams.iter().any(|stream| stream.may_have_begun()) {
+            true => SOMETHING_BEGUN,
+            false => NOTHING_BEGUN,
+        };
+        // What the first look has found stays: after it work fails and is no more to be seen.
+        let _ = self
+            .begun
+            .compare_exchange(NOT_LOOKED, begun, Ordering::AcqRel, Ordering::Acquire);
         for context in &*self.contexts.lock() {
             let Err(code) = context.device().check() else {
                 continue;
@@ -318,6 +338,11 @@ impl Polled {
 pub(crate) struct WatchedStreams(pub(crate) Weak<ClientStreams>);
 
 impl WorkInFlight for WatchedStreams {
+    fn may_have_begun(&self) -> bool {
+        let streams = self.0.upgrade();
+        streams.is_none_or(|streams| streams.begun.load(Ordering::Acquire) != NOTHING_BEGUN)
+    }
+
     fn in_flight(&self) -> Vec<InFlight> {
         self.0
             .upgrade()

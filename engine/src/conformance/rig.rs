@@ -92,12 +92,14 @@ impl Guest {
 
     /// A client of a group, without a context.
     pub fn in_group(engine: &dyn Engine, share: Share, group: Option<u32>) -> Self {
-        Self::with(engine, share, group, Arc::new(Bound::new(u64::MAX)), false)
+        let held = Arc::new(Bound::new(u64::MAX));
+        Self::with(engine, (share, group), held, false, KeptMemory::None)
     }
 
     /// A client for which a server holds so much of its own memory, with context 0 on device 0.
     pub fn with_held(engine: &dyn Engine, held: Arc<Bound>) -> Self {
-        let mut guest = Self::with(engine, Share::default(), None, held, false);
+        let everything = (Share::default(), None);
+        let mut guest = Self::with(engine, everything, held, false, KeptMemory::None);
         guest.context(0, 0);
         guest
     }
@@ -105,17 +107,28 @@ impl Guest {
     /// A fenced client, with everything of the device, and context 0 on device 0.
     pub fn fenced(engine: &dyn Engine) -> Self {
         let held = Arc::new(Bound::new(u64::MAX));
-        let mut guest = Self::with(engine, Share::default(), None, held, true);
+        let everything = (Share::default(), None);
+        let mut guest = Self::with(engine, everything, held, true, KeptMemory::None);
+        guest.context(0, 0);
+        guest
+    }
+
+    /// A client whose device memory is kept in chunks, with everything of the device, and context 0 on device 0.
+    pub fn kept(engine: &dyn Engine) -> Self {
+        let held = Arc::new(Bound::new(u64::MAX));
+        let everything = (Share::default(), None);
+        let kept = KeptMemory::Chunks(Vec::new());
+        let mut guest = Self::with(engine, everything, held, false, kept);
         guest.context(0, 0);
         guest
     }
 
     fn with(
         engine: &dyn Engine,
-        share: Share,
-        group: Option<u32>,
+        (share, group): (Share, Option<u32>),
         held: Arc<Bound>,
         fenced: bool,
+        kept: KeptMemory,
     ) -> Self {
         let devices = engine.devices().len();
         let extents = Extents::take(devices + 2);
@@ -139,7 +152,7 @@ impl Guest {
         };
         let attachment = Attachment {
             windows: windows.clone(),
-            kept: KeptMemory::None,
+            kept,
             addresses: extents.clone(),
             host: region(&host_memory),
             staging: region(&staging),

@@ -294,6 +294,11 @@ impl MainLoop {
 
     /// Says what is left to be said before this process ends and another server takes its clients over.
     fn say_last_words(&mut self) {
+        for running in self.running.values() {
+            if let Some(observer) = running.cancellation.observer() {
+                observer.say_what_was_begun();
+            }
+        }
         self.drain_events();
         let until = Instant::now() + LAST_WORDS;
         while !self.unsent.is_empty() && Instant::now() < until {

@@ -323,6 +323,13 @@ impl ClientObserver {
             .unwrap_or_default()
     }
 
+    /// Says to the server that takes the session over if of what is under way nothing was begun.
+    pub fn say_what_was_begun(&self) {
+        if self.is_kept && self.work.get().is_some_and(|work| !work.may_have_begun()) {
+            self.publisher.set_not_begun();
+        }
+    }
+
     /// By device, how many operations of the client's streams are complete.
     #[must_use]
     pub fn completed_operations(&self) -> Vec<u64> {

@@ -121,7 +121,7 @@ impl Session {
             is_cut_off: is_cut_off(
                 records.iter().map(|(_, record)| record),
                 former,
-                self.begun(),
+                self.begun(former),
             ),
             ..TakenOver::default()
         };
@@ -354,7 +354,7 @@ impl Session {
                     }
                     return Ok(NOWHERE);
                 }
-                let count = match self.begun().is_it(at, former) {
+                let count = match self.begun(former).is_it(at, former) {
                     _ if result.is_cut_off => &mut result.failed,
                     true => &mut result.repeated,
                     false => &mut result.untouched,
@@ -388,8 +388,9 @@ impl Session {
     }
 
     /// Which operations the former server may have begun, which had this one's engine.
-    fn begun(&self) -> Begun {
+    fn begun(&self, former: &Former) -> Begun {
         match self.observer.begins_one_at_a_time() {
+            _ if former.is_not_begun => Begun::Nothing,
             true => Begun::First,
             false => Begun::All,
         }
@@ -411,6 +412,8 @@ enum Begun {
     First,
     /// Any: a device has several, and says late how far it is.
     All,
+    /// None: the former server has said so.
+    Nothing,
 }
 
 impl Begun {
@@ -420,6 +423,7 @@ impl Begun {
         match self {
             Self::First => behind == 1,
             Self::All => behind >= 1,
+            Self::Nothing => false,
         }
     }
 }
@@ -609,6 +613,7 @@ mod tests {
             taken: 0,
             retired: 0,
             is_spilled: false,
+            is_not_begun: false,
             completed: words,
             faults: Vec::new(),
             answered: Vec::new(),
@@ -625,6 +630,7 @@ mod tests {
         assert!(is(record(&launch, 8, &[]), 7, Begun::First));
         assert!(!is(behind(), 7, Begun::First), "behind another");
         assert!(is(behind(), 7, Begun::All), "the device may have both");
+        assert!(!is(behind(), 7, Begun::Nothing), "it has neither");
         assert!(!is(record(&launch, 8, &[]), 8, Begun::All), "complete");
         let write = Write { to: 4096 };
         assert!(is(record(&write, 8, &[0; 4]), 7, Begun::First), "a flag");

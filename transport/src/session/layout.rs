@@ -44,7 +44,11 @@ const CLOSED: usize = 256;
 const RECORDING: usize = 264;
 /// Beside it: it is read once.
 pub(super) const KEPT: usize = 272;
-const SPILLED: usize = 280;
+const UNDER_WAY: usize = 280;
+/// A flag of that word: the ring has no record any more of some of it.
+pub(super) const SPILLED: u64 = 1;
+/// Likewise: nothing of it was begun, nor will be.
+pub(super) const NOT_BEGUN: u64 = 2;
 const OUTPUT_COUNT: usize = 384;
 const FAULTS: usize = 1024;
 const COMPLETIONS: usize = 4096;
@@ -135,9 +139,9 @@ impl SessionMapping {
         self.status.word(KEPT)
     }
 
-    /// Not zero while work is under way of which the ring has no record any more.
-    pub(super) fn spilled(&self) -> &AtomicU64 {
-        self.status.word(SPILLED)
+    /// What there is to say of the work under way: [`SPILLED`] and [`NOT_BEGUN`].
+    pub(super) fn under_way(&self) -> &AtomicU64 {
+        self.status.word(UNDER_WAY)
     }
 
     /// The number of the server that calls the client, if it is not the first one.

@@ -3,7 +3,7 @@
 //! The session's thread has the [`Consumer`]; engines' threads have the [`Publisher`]. Believes nothing that the client
 //! wrote. Must not know what a record asks for.
 
-use super::layout::{REPLY_DATA, REPLY_SLOTS, SessionMapping};
+use super::layout::{NOT_BEGUN, REPLY_DATA, REPLY_SLOTS, SPILLED, SessionMapping};
 use super::takeover::Former;
 use super::{SessionMemory, replies};
 use crate::doorbell;
@@ -184,8 +184,15 @@ impl Publisher {
     /// Says whether work is under way of which the ring has no record any more.
     pub fn set_spilled(&self, is_spilled: bool) {
         self.mapping
-            .spilled()
-            .store(u64::from(is_spilled), Ordering::Release);
+            .under_way()
+            .store(if is_spilled { SPILLED } else { 0 }, Ordering::Release);
+    }
+
+    /// Says that of all work under way none was begun, for the server that goes on with it: nothing of it will be.
+    pub fn set_not_begun(&self) {
+        self.mapping
+            .under_way()
+            .fetch_or(NOT_BEGUN, Ordering::AcqRel);
     }
 
     /// Calls the client, which was welcomed anew, away from its former server.

@@ -11,7 +11,7 @@
 )]
 
 use super::journal::{JOURNAL_MAX, Journal};
-use super::layout::{KEPT, REPLY_SLOTS, SessionMapping};
+use super::layout::{KEPT, NOT_BEGUN, REPLY_SLOTS, SPILLED, SessionMapping};
 use super::{STATUS_BYTES, SessionMemory, replies};
 use crate::memory::{Mapping, MemoryError, Sealed};
 use crate::ring::RingMemory;
@@ -38,6 +38,8 @@ pub struct Former {
     pub retired: u64,
     /// Work was under way of which the ring has no record any more.
     pub is_spilled: bool,
+    /// Of the work under way nothing was begun.
+    pub is_not_begun: bool,
     /// How far each stream had come, by its slot.
     pub completed: Vec<u64>,
     /// What each context died of, by its slot, or success.
@@ -56,7 +58,7 @@ impl Former {
         // The new server has ended nothing and nobody asked it for a recording yet.
         mapping.closed().store(0, Ordering::Relaxed);
         mapping.recording().store(0, Ordering::Relaxed);
-        let is_spilled = mapping.spilled().swap(0, Ordering::Relaxed) != 0;
+        let flags = mapping.under_way().swap(0, Ordering::Relaxed);
         let number = mapping.kept().load(Ordering::Relaxed).wrapping_add(1);
         mapping.kept().store(number, Ordering::Relaxed);
         let load = |word: &AtomicU64| word.load(Ordering::Acquire);
@@ -65,7 +67,8 @@ impl Former {
             journal: journal_packet(number),
             taken: load(mapping.taken()),
             retired: load(mapping.retired()),
-            is_spilled,
+            is_spilled: flags & SPILLED != 0,
+            is_not_begun: flags & NOT_BEGUN != 0,
             completed: mapping.completions().iter().map(load).collect(),
             faults: faults.map(|word| CUresult(load(word) as u32)).collect(),
             answered: (0..REPLY_SLOTS)

@@ -163,6 +163,11 @@ impl Stream {
             if state.told_until > 0 {
                 state.told_until = clock::at(state.looked_at);
             }
+            if let Some(mark) = &self.begin_mark
+                && let Ok(driver) = self.device().enter()
+            {
+                mark.set(driver, state.raw.0);
+            }
         }
         if state.foreground.is_none() && !self.common.is_below_normal() {
             state.foreground = Foreground::begin(self.device());

@@ -18,6 +18,7 @@
 //!
 //! Called by the client and the poller. Must not know what an operation computes, or who its client is.
 
+mod begin_mark;
 mod completion;
 mod issue;
 mod state;
@@ -42,6 +43,7 @@ use crate::submit::command::{CommandKind, CompletionAction};
 use crate::submit::completion_predictor::CompletionPredictor;
 use crate::submit::launch::Launch;
 use crate::submit::readback::WaitPredictor;
+use crate::submit::stream::begin_mark::BeginMark;
 use crate::submit::stream::state::{Contention, LastLook, StreamState};
 use crate::sync::Handle;
 
@@ -57,6 +59,8 @@ pub(crate) struct Stream {
     /// As the program asked for it.
     priority: i32,
     word: Fence,
+    /// Of a client whose memory is kept for another server.
+    begin_mark: Option<BeginMark>,
     /// What a look without the lock compares the word with.
     last: LastLook,
     state: Mutex<StreamState>,
@@ -77,6 +81,10 @@ impl Stream {
         let device = context.device();
         let driver = device.enter()?;
         let word = Fence::new(device)?;
+        let begin_mark = match common.is_kept {
+            true => Some(BeginMark::new(device)?),
+            false => None,
+        };
         let DriverStream { raw, epoch, home } = device
             .confirm(context.make_stream(driver, common.driver_priority(device, priority)))?;
         device.count_stream(true);
@@ -117,6 +125,7 @@ impl Stream {
             common,
             priority,
             word,
+            begin_mark,
             last: LastLook::default(),
             state,
         }))
@@ -140,7 +149,25 @@ impl Stream {
         self.running_of(&self.state.lock())
     }
 
+    /// Whether the GPU may have begun with something that it has not completed.
+    pub(crate) fn may_have_begun(&self) -> bool {
+        let state = self.state.lock();
+        let word = self.word.load();
+        let mut issued = state.issued.iter();
+        let is_issued =
+            issued.any(|issued| issued.result.is_ok() && !has_reached(word, issued.fence_value));
+        is_issued && self.has_begun()
+    }
+
+    /// Whether the GPU may have begun with what the driver was given last, when it had nothing.
+    fn has_begun(&self) -> bool {
+        self.begin_mark.as_ref().is_none_or(BeginMark::is_reached)
+    }
+
     fn running_of(&self, state: &StreamState) -> Option<String> {
+        if !self.has_begun() {
+            return None;
+        }
         let word = self.word.load();
         let mut unfinished = state
             .issued

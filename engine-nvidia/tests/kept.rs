@@ -1,0 +1,37 @@
+//! A device that dies of clients whose sessions another server takes over. In a process of its own: the addresses that its
+//! clients had stay taken.
+
+mod common;
+
+use common::{Controls, Fake, poke};
+use engine::Guilt;
+use engine::conformance::rig::Guest;
+
+const PTX: &str = ".version 7.8\n.visible .entry poke() {}";
+
+/// What the GPU had not begun when it died is known of clients whose sessions another server takes over.
+#[test]
+fn whose_work_was_not_begun_is_told_apart() {
+    let fake = Fake::new(&["VERSION=12040"]);
+    let engine = fake.open().unwrap();
+    let controls = Controls::of(&fake);
+    let mut guilty = Guest::kept(&engine);
+    let mut behind = Guest::kept(&engine);
+    let mut unmarked = Guest::new(&engine);
+    let modules = [&mut guilty, &mut behind, &mut unmarked].map(|guest| guest.module(PTX));
+    let work = [&guilty, &behind, &unmarked].map(|guest| guest.client.work_in_flight().unwrap());
+    controls.spin(true);
+    guilty.launch(0, modules[0], 1, 1, &poke(0, 1));
+    controls.hold(true);
+    behind.launch(0, modules[1], 1, 1, &poke(0, 1));
+    unmarked.launch(0, modules[2], 1, 1, &poke(0, 1));
+    controls.die(700);
+    for guest in [&guilty, &behind, &unmarked] {
+        let _ = guest.observer.fault();
+    }
+    assert_eq!(guilty.observer.guilt(), [Guilt::Suspect]);
+    assert_eq!(behind.observer.guilt(), [Guilt::Innocent]);
+    assert_eq!(unmarked.observer.guilt(), [Guilt::Suspect]);
+    let begun = work.map(|work| work.may_have_begun());
+    assert_eq!(begun, [true, false, true]);
+}
