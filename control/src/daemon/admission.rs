@@ -333,6 +333,8 @@ impl Daemon {
                 None
             }
             Err(error) if error.would_wait() => Some(waiting),
+            // It ends, and another one follows that takes over what it had.
+            Err(SocketError::Closed) if self.options.failover => Some(waiting),
             Err(SocketError::Closed) => {
                 let text = "the server ended";
                 let code = CUresult::ERROR_MPS_SERVER_NOT_READY;

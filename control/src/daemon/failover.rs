@@ -56,8 +56,12 @@ impl Daemon {
             return VecDeque::new();
         }
         let sessions = kept.into_values();
-        let sessions = sessions.filter(|session| !session.bases.is_empty());
         let go_on = sessions.filter_map(|KeptSession { mut client, bases }| {
+            if bases.is_empty() {
+                // Nobody has welcomed it: it comes as if for the first time.
+                client.memory = None;
+                return hands_over.then_some(client);
+            }
             let fault = server.clients.get(&client.session)?.fault.as_ref();
             let is_innocent = fault.is_none_or(|fault| fault.guilt == Guilt::Innocent);
             let memory = client.memory.take()?;

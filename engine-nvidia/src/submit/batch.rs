@@ -45,6 +45,37 @@ pub(crate) struct Signal {
 }
 
 impl Signal {
+    /// Has a kernel write it where a stream comes to it. The word lives as long as that may be.
+    ///
+    /// # Errors
+    /// The driver's status.
+    pub(crate) fn launch(
+        self,
+        signal_kernel: &SignalKernel,
+        driver: &Driver,
+        stream: CUstream,
+    ) -> Result<(), CUresult> {
+        self.with(signal_kernel, |call| {
+            // SAFETY: the function lives as long as the context; its parameters are the call's, of which the driver keeps
+            // a copy; who made the signal keeps the word.
+            unsafe {
+                driver.cuLaunchKernel(
+                    call.func,
+                    call.gridDimX,
+                    call.gridDimY,
+                    call.gridDimZ,
+                    call.blockDimX,
+                    call.blockDimY,
+                    call.blockDimZ,
+                    call.sharedMemBytes,
+                    stream,
+                    call.kernelParams,
+                    call.extra,
+                )
+            }
+        })
+    }
+
     /// Has `call` have the signal kernel's launch.
     fn with<T>(
         mut self,

@@ -255,6 +255,8 @@ impl MainLoop {
             for event in &events {
                 let data = event.data;
                 match data.u64() {
+                    // Whom it hands over now is the next server's.
+                    DAEMON if self.hands_over_at.is_some() => {}
                     DAEMON => {
                         self.handle_daemon_packets();
                         self.send_unsent();

@@ -1,7 +1,8 @@
-//! Whether the GPU has begun with what a stream was given since it last had nothing to do. Where the device dies, what it has
-//! not begun can be done by another server as if nothing had been.
+//! Whether the GPU has begun with the kernels that a stream was given since it last had nothing to do. Where the device dies,
+//! what it has not begun can be done by another server as if nothing had been.
 //!
-//! Owns a word that the GPU writes before the first of that work. Called by the stream. Must not know what the work is.
+//! Owns a word that a kernel writes before the first of them: a device that a fault has stopped goes on to write words by
+//! itself, but begins with no kernel. Called by the stream. Must not know what the work is.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -12,6 +13,7 @@ use cuda_abi::types::CUstream;
 use crate::device::Device;
 use crate::device::fence::{Fence, has_reached};
 use crate::driver::Driver;
+use crate::submit::batch::Signal;
 
 /// See the module.
 #[derive(Debug)]
@@ -32,14 +34,21 @@ impl BeginMark {
         Ok(Self { word, value })
     }
 
-    /// Has the GPU write the word before what comes next in a stream. Where that cannot be, the mark counts as reached.
-    pub(super) fn set(&self, driver: &Driver, stream: CUstream) {
-        let value = self.word.load().wrapping_add(1);
-        // SAFETY: the word outlives the stream's work: it is kept by the stream, which is kept as long as anything is
-        // issued in it.
-        let written =
-            unsafe { driver.cuStreamWriteValue32_v2(stream, self.word.address(), value, 0) };
-        let value = written.map_or_else(|_| self.word.load(), |()| value);
+    /// Has a kernel write the word before what comes next in a stream. Where that cannot be, the mark counts as reached.
+    pub(super) fn set(&self, device: &Device, driver: &Driver, stream: CUstream) {
+        let before = self.word.load();
+        let signal = Signal {
+            word: self.word.address(),
+            fence_value: before.wrapping_add(1),
+        };
+        let is_launched = device
+            .signal_kernel()
+            .is_some_and(|kernel| signal.launch(kernel, driver, stream).is_ok());
+        let value = if is_launched {
+            signal.fence_value
+        } else {
+            before
+        };
         self.value.store(value, Ordering::Release);
     }
 

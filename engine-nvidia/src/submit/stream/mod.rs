@@ -115,6 +115,7 @@ impl Stream {
             bounce: None,
             wait_predictor: WaitPredictor::default(),
             listed: false,
+            is_marked: false,
             ending: false,
             ended: false,
             before: before.filter(|stream| !stream.is_idle()),
@@ -159,7 +160,7 @@ impl Stream {
         is_issued && self.has_begun()
     }
 
-    /// Whether the GPU may have begun with what the driver was given last, when it had nothing.
+    /// Whether the GPU may have begun with the kernels that the driver was given since it had nothing.
     fn has_begun(&self) -> bool {
         self.begin_mark.as_ref().is_none_or(BeginMark::is_reached)
     }
