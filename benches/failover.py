@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""What it costs that sessions can be taken over: launch_cost under two daemons of the software GPU, one of them with
---failover, in turn.
+"""What it costs that sessions can be taken over: launch_cost under two daemons of the software GPU, or of the engine that
+OPENMPS_ENGINE names, one of them with --failover, in turn.
 
     cargo build --release -p openmps --bin openmps -p benches --bin launch_cost
     benches/failover.py [PAIRS]          prints the table of docs/benchmarks.md; 20 pairs unless said otherwise
@@ -28,7 +28,7 @@ class Daemon:
             "CUDA_MPS_PIPE_DIRECTORY": os.path.join(folder, "pipe"),
             "CUDA_MPS_LOG_DIRECTORY": os.path.join(folder, "log"),
             "HOME": folder,
-            "OPENMPS_ENGINE": "soft",
+            "OPENMPS_ENGINE": os.environ.get("OPENMPS_ENGINE", "soft"),
         }
         self.process = subprocess.Popen(
             [OPENMPS, "control", "-f", *options],
