@@ -5,6 +5,7 @@ mod common;
 
 use common::{Controls, Fake, poke};
 use engine::Guilt;
+use engine::arena::GRANULE;
 use engine::conformance::rig::Guest;
 
 const PTX: &str = ".version 7.8\n.visible .entry poke() {}";
@@ -18,20 +19,27 @@ fn whose_work_was_not_begun_is_told_apart() {
     let mut guilty = Guest::kept(&engine);
     let mut behind = Guest::kept(&engine);
     let mut unmarked = Guest::new(&engine);
-    let modules = [&mut guilty, &mut behind, &mut unmarked].map(|guest| guest.module(PTX));
-    let work = [&guilty, &behind, &unmarked].map(|guest| guest.client.work_in_flight().unwrap());
+    // What it writes may have been begun, and cannot be told from what comes behind.
+    let mut writes = Guest::kept(&engine);
+    let device = writes.commit(0, GRANULE);
+    let modules = [&mut guilty, &mut behind, &mut unmarked, &mut writes];
+    let modules = modules.map(|guest| guest.module(PTX));
+    let work = [&guilty, &behind, &unmarked, &writes];
+    let work = work.map(|guest| guest.client.work_in_flight().unwrap());
     controls.spin(true);
     guilty.launch(0, modules[0], 1, 1, &poke(0, 1));
     controls.hold(true);
     behind.launch(0, modules[1], 1, 1, &poke(0, 1));
     unmarked.launch(0, modules[2], 1, 1, &poke(0, 1));
+    writes.write(0, device, &[1; 64]);
+    writes.launch(0, modules[3], 1, 1, &poke(0, 1));
     controls.die(700);
-    for guest in [&guilty, &behind, &unmarked] {
+    for guest in [&guilty, &behind, &unmarked, &writes] {
         let _ = guest.observer.fault();
     }
     assert_eq!(guilty.observer.guilt(), [Guilt::Suspect]);
     assert_eq!(behind.observer.guilt(), [Guilt::Innocent]);
     assert_eq!(unmarked.observer.guilt(), [Guilt::Suspect]);
     let begun = work.map(|work| work.may_have_begun());
-    assert_eq!(begun, [true, false, true]);
+    assert_eq!(begun, [true, false, true, true]);
 }

@@ -115,7 +115,6 @@ impl Stream {
             bounce: None,
             wait_predictor: WaitPredictor::default(),
             listed: false,
-            is_marked: false,
             ending: false,
             ended: false,
             before: before.filter(|stream| !stream.is_idle()),
@@ -147,7 +146,8 @@ impl Stream {
 
     /// The kernel that the GPU is at, if it is at one.
     pub(crate) fn running(&self) -> Option<String> {
-        self.running_of(&self.state.lock())
+        let state = self.state.lock();
+        self.has_begun().then(|| self.running_of(&state))?
     }
 
     /// Whether the GPU may have begun with something that it has not completed.
@@ -160,15 +160,12 @@ impl Stream {
         is_issued && self.has_begun()
     }
 
-    /// Whether the GPU may have begun with the kernels that the driver was given since it had nothing.
+    /// Whether the GPU may have begun with what the driver was given since it had nothing.
     fn has_begun(&self) -> bool {
         self.begin_mark.as_ref().is_none_or(BeginMark::is_reached)
     }
 
     fn running_of(&self, state: &StreamState) -> Option<String> {
-        if !self.has_begun() {
-            return None;
-        }
         let word = self.word.load();
         let mut unfinished = state
             .issued
