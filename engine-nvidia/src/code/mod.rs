@@ -13,6 +13,7 @@ pub(crate) mod loaded;
 pub(crate) mod module;
 pub(crate) mod module_fence;
 pub(crate) mod output;
+pub(crate) mod pointers;
 pub(crate) mod prepare;
 pub(crate) mod refused;
 pub(crate) mod rewrite;
