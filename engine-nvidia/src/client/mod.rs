@@ -16,8 +16,8 @@ use std::sync::Arc;
 
 use cuda_abi::types::CUlimit;
 use engine::{
-    Attachment, Bound, CUresult, Client, KeptMemory, MemoryHandle, Owner, PollResult, Runs, Share,
-    Window, WorkInFlight,
+    Attachment, Bound, CUresult, Client, KeptMemory, KernelPointers, MemoryHandle, Owner,
+    PollResult, Runs, Share, Window, WorkInFlight,
 };
 use protocol::operations::{
     self, At, CONTEXT_SLOTS, OUTPUT_NONE, OUTPUT_PIECE, STREAM_NON_BLOCKING, STREAM_SLOTS,
@@ -27,6 +27,7 @@ use protocol::tensor_maps;
 use self::semaphores::Semaphores;
 use crate::code::images::ClientImage;
 use crate::code::module::Module;
+use crate::code::pointers;
 use crate::code::warm_set::WarmShare;
 use crate::device::context::Context;
 use crate::device::fault_record::FaultRecord;
@@ -241,6 +242,10 @@ impl Client for NvidiaClient {
 
     fn peek(&mut self, address: u64, bytes: u32) -> Result<u64, CUresult> {
         self.memory.peek(address, bytes)
+    }
+
+    fn kernel_pointers(&self, image: &[u8], kernel: &str) -> Result<KernelPointers, String> {
+        pointers::of_kernel(image, kernel)
     }
 
     fn share(&mut self, range: Window) -> Result<MemoryHandle, CUresult> {

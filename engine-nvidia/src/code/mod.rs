@@ -15,6 +15,7 @@ pub(crate) mod module_fence;
 pub(crate) mod moved_variables;
 pub(crate) mod output;
 pub(crate) mod own_variables;
+pub(crate) mod pointers;
 pub(crate) mod prepare;
 pub(crate) mod refused;
 pub(crate) mod rewrite;
