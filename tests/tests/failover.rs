@@ -157,7 +157,10 @@ fn a_kernel_that_writes_nothing_that_it_reads_is_done_again_and_exact() {
     replace(&daemon, Signal::KILL);
     let (said, log) = (survivor.hear(), daemon.server_log());
     assert_eq!(said, "ok", "{log}");
-    assert!(log.contains("0 operations untouched, 1 repeated, 0 failed"), "{log}");
+    assert!(
+        log.contains("0 operations untouched, 1 repeated, 0 failed"),
+        "{log}"
+    );
     for (kernel, why) in [
         ("in_place", "launch: it writes what was read"),
         ("halves", "launch: it writes what was read"),

@@ -30,24 +30,45 @@ use crate::memory::client_memory::ClientMemory;
 const FLAG_BYTES: usize = 8;
 
 /// Which of a stream's operations that are not complete may have been begun.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Begun {
     /// The first one at most.
     First,
     /// Any: a device has several, and says late how far it is.
     All,
-    /// None: the former server has said so.
-    Nothing,
+    /// Those before the first kernel of their stream, which is here: the former server has said that it had begun none.
+    BeforeKernels(HashMap<u32, u64>),
 }
 
 impl Begun {
+    /// No kernel among these records, in the ring's order.
+    pub(super) fn no_kernel<'a>(
+        records: impl Iterator<Item = &'a Record>,
+        former: &Former,
+    ) -> Self {
+        let mut first = HashMap::new();
+        for record in records {
+            let (stream, sequence) = (record.header.channel, record.header.sequence);
+            let opcode = Opcode::from_number(record.header.opcode);
+            if matches!(opcode, Some(Opcode::Launch | Opcode::RunLaunch))
+                && sequence > completed(former, stream)
+            {
+                let _ = first.entry(stream).or_insert(sequence);
+            }
+        }
+        Self::BeforeKernels(first)
+    }
+
     /// Whether this one may have been.
-    pub(super) fn is_it(self, at: At, former: &Former) -> bool {
+    pub(super) fn is_it(&self, at: At, former: &Former) -> bool {
         let behind = at.sequence.saturating_sub(completed(former, at.stream));
         match self {
             Self::First => behind == 1,
             Self::All => behind >= 1,
-            Self::Nothing => false,
+            Self::BeforeKernels(first) => {
+                let kernel = first.get(&at.stream);
+                behind >= 1 && kernel.is_none_or(|&kernel| at.sequence < kernel)
+            }
         }
     }
 }
@@ -80,7 +101,7 @@ pub(super) trait Knowledge {
 /// able to tell. One that writes what an earlier one has read is such, as that one is done again too.
 pub(super) fn cut_off<'a>(
     records: impl Iterator<Item = &'a Record>,
-    (former, begun): (&Former, Begun),
+    (former, begun): (&Former, &Begun),
     known: &mut dyn Knowledge,
 ) -> Option<String> {
     let mut read: Vec<Range<u64>> = Vec::new();
@@ -401,7 +422,7 @@ mod tests {
             taken: 0,
             retired: 0,
             is_spilled: false,
-            is_not_begun: false,
+            has_begun_no_kernel: false,
             completed: words,
             faults: Vec::new(),
             answered: Vec::new(),
@@ -431,7 +452,7 @@ mod tests {
     fn is_cut_off<'a>(
         records: impl Iterator<Item = &'a Record>,
         former: &Former,
-        begun: Begun,
+        begun: &Begun,
     ) -> bool {
         cut_off(records, (former, begun), &mut Blocks).is_some()
     }
@@ -443,7 +464,7 @@ mod tests {
             let kernels = (8..).zip(kernels);
             let kernels = kernels.map(|(at, (launch, data))| record(launch, at, data));
             let records: Vec<Record> = kernels.chain(then).collect();
-            is_cut_off(records.iter(), &former(7), Begun::All)
+            is_cut_off(records.iter(), &former(7), &Begun::All)
         };
         assert!(!is(&[kernel(1, 2)], None));
         assert!(is(&[kernel(1, 1)], None), "in place");
@@ -479,7 +500,7 @@ mod tests {
         );
         assert!(is(&[kernel(1, 2)], copy(3950, 5000)), "more than one block");
         let unknown = [record(&Launch::default(), 8, &[1])];
-        let why = cut_off(unknown.iter(), (&former(7), Begun::First), &mut Blocks);
+        let why = cut_off(unknown.iter(), (&former(7), &Begun::First), &mut Blocks);
         assert_eq!(why.as_deref(), Some("launch: nobody knows it"));
     }
 
@@ -531,14 +552,50 @@ mod tests {
             is_cut_off(std::iter::once(&record), &former(completed), begun)
         };
         let behind = || record(&launch, 9, &[]);
-        assert!(is(record(&launch, 8, &[]), 7, Begun::First));
-        assert!(!is(behind(), 7, Begun::First), "behind another");
-        assert!(is(behind(), 7, Begun::All), "the device may have both");
-        assert!(!is(behind(), 7, Begun::Nothing), "it has neither");
-        assert!(!is(record(&launch, 8, &[]), 8, Begun::All), "complete");
+        assert!(is(record(&launch, 8, &[]), 7, &Begun::First));
+        assert!(!is(behind(), 7, &Begun::First), "behind another");
+        assert!(is(behind(), 7, &Begun::All), "the device may have both");
+        assert!(!is(record(&launch, 8, &[]), 8, &Begun::All), "complete");
         let write = Write { to: 4096 };
-        assert!(is(record(&write, 8, &[0; 4]), 7, Begun::First), "a flag");
-        assert!(!is(record(&write, 8, &[0; 64]), 7, Begun::First));
+        assert!(is(record(&write, 8, &[0; 4]), 7, &Begun::First), "a flag");
+        assert!(!is(record(&write, 8, &[0; 64]), 7, &Begun::First));
+    }
+
+    #[test]
+    fn what_stands_before_kernels_of_which_none_was_begun_may_have_been() {
+        let copy = |to, from| Copy {
+            to,
+            from,
+            width: 100,
+            height: 1,
+            depth: 1,
+            ..Copy::default()
+        };
+        let launch = |at| record(&Launch::default(), at, &[]);
+        let is = |records: &[Record], completed| {
+            let former = former(completed);
+            let begun = Begun::no_kernel(records.iter(), &former);
+            is_cut_off(records.iter(), &former, &begun)
+        };
+        assert!(!is(&[launch(8), launch(9)], 7));
+        let behind = [
+            record(&copy(1000, 2000), 8, &[]),
+            launch(9),
+            record(&copy(2000, 1000), 10, &[]),
+        ];
+        assert!(!is(&behind, 7), "it was not begun either");
+        let before = [
+            record(&copy(1000, 2000), 8, &[]),
+            record(&copy(2000, 3000), 9, &[]),
+            launch(10),
+        ];
+        assert!(is(&before, 7));
+        assert!(!is(&before, 8), "the first is complete");
+        assert!(
+            !is(&[launch(7), record(&copy(0, 200), 8, &[])], 7),
+            "of a kernel that is complete"
+        );
+        assert!(is(&[launch(7), record(&copy(0, 0), 8, &[]), launch(9)], 7));
     }
 
     #[test]
@@ -553,7 +610,7 @@ mod tests {
         };
         for (to, from, is) in [(0, 0, true), (0, 99, true), (99, 0, true), (0, 100, false)] {
             let record = [record(&copy(to, from), 8, &[])];
-            let found = is_cut_off(record.iter(), &former(7), Begun::First);
+            let found = is_cut_off(record.iter(), &former(7), &Begun::First);
             assert_eq!(found, is, "{to} {from}");
         }
         let staged = Copy {
@@ -561,7 +618,7 @@ mod tests {
             ..copy(0, 0)
         };
         let staged = [record(&staged, 8, &[])];
-        assert!(!is_cut_off(staged.iter(), &former(7), Begun::First));
+        assert!(!is_cut_off(staged.iter(), &former(7), &Begun::First));
     }
 
     #[test]
@@ -576,7 +633,7 @@ mod tests {
         };
         let both = |second: Copy| {
             let records = [record(&copy(1000, 2000), 8, &[]), record(&second, 9, &[])];
-            is_cut_off(records.iter(), &former(7), Begun::All)
+            is_cut_off(records.iter(), &former(7), &Begun::All)
         };
         assert!(!both(copy(3000, 1000)), "it reads what was written");
         assert!(!both(copy(1000, 3000)), "it writes the same");
@@ -589,7 +646,7 @@ mod tests {
             ..Fill::default()
         };
         let records = [record(&copy(1000, 2000), 8, &[]), record(&fill, 9, &[])];
-        assert!(is_cut_off(records.iter(), &former(7), Begun::All));
-        assert!(!is_cut_off(records.iter(), &former(7), Begun::First));
+        assert!(is_cut_off(records.iter(), &former(7), &Begun::All));
+        assert!(!is_cut_off(records.iter(), &former(7), &Begun::First));
     }
 }
