@@ -644,6 +644,7 @@ static const char *of_elf(struct module *m, const char *image) {
 }
 static struct module *last_module; /* that was loaded, and has a client's text */
 const char *fake_text(void) { return last_module->text; }
+const char *fake_code(void) { return last_module->code; }
 P fake_fence(void) { return (P)last_module->fence; }
 P fake_list(void) { return (P)last_module->list; }
 R cuModuleLoadDataEx(struct module **m, const char *image, unsigned n, unsigned *options, void **values) {
@@ -716,6 +717,7 @@ R cuModuleGetGlobal_v2(P *at, size_t *n, struct module *m, const char *name) {
     *n = added ? 16 : reference ? 8 : sizeof m->variable;
     return OK;
 }
+P fake_variable(const char *name) { P at = 0; size_t n; cuModuleGetGlobal_v2(&at, &n, last_module, name); return at; }
 R cuFuncGetName(const char **name, struct module *f) { *name = f->name; return OK; }
 #ifdef FUNC_SET_ATTRIBUTE
 /* What was last set, of any function. */
