@@ -91,7 +91,13 @@ impl Work {
         let look = || unsafe { to.read_volatile() };
         let before = look();
         let [to, from] = [to, from].map(|array| array.addr() as u64);
-        driver.launch(self.powers, 1, 1, 0, &[to, from, COUNT as u64, ROUNDS.into()])?;
+        driver.launch(
+            self.powers,
+            1,
+            1,
+            0,
+            &[to, from, COUNT as u64, ROUNDS.into()],
+        )?;
         while look() == before {
             std::thread::yield_now();
         }
