@@ -53,13 +53,6 @@ pub trait Engine: Send + Sync + Debug {
         None
     }
 
-    /// Whether modules' variables lie in memory that the engine takes by itself, once when an image that
-    /// has any is loaded, for its first module, and then for each further module. If not, the engine asks
-    /// for it ([`Observer::allocate`]), but for each module.
-    fn keeps_variables(&self) -> bool {
-        false
-    }
-
     /// How a client's device memory can stay when this process ends, to be there again in the next one.
     fn keeping(&self) -> MemoryKeeping {
         MemoryKeeping::None

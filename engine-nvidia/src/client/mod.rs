@@ -62,6 +62,8 @@ pub(crate) struct NvidiaClient {
     /// Of the server's memory, what may be held for the client.
     server_memory: Arc<Bound>,
     images: HashMap<u64, Arc<ClientImage>>,
+    /// Its device memory is to outlive this process.
+    is_kept: bool,
     /// What it may bring to the images that are kept.
     warm_share: Arc<WarmShare>,
     runs: Runs<GraphRun>,
@@ -110,6 +112,7 @@ impl NvidiaClient {
         if let KeptMemory::Chunks(chunks) = &kept {
             memory.keep_chunks(&observer, &windows, chunks)?;
         }
+        let is_kept = matches!(kept, KeptMemory::Chunks(_));
         let waker = Arc::clone(shared.poller.waker());
         let devices = shared.devices.clone();
         let client_streams = Arc::new(ClientStreams::new(
@@ -117,7 +120,7 @@ impl NvidiaClient {
             waker,
             memory.cleared(),
             devices,
-            matches!(kept, KeptMemory::Chunks(_)),
+            is_kept,
         ));
         let mut records = Vec::new();
         if fenced {
@@ -140,6 +143,7 @@ impl NvidiaClient {
             runs: Runs::new(&server_memory),
             server_memory,
             images: HashMap::new(),
+            is_kept,
             warm_share: shared.images.share(),
             arrays: HashMap::new(),
             textures: HashMap::new(),
