@@ -164,13 +164,14 @@ fn a_kernel_that_writes_nothing_that_it_reads_is_done_again_and_exact() {
     for (kernel, why) in [
         ("in_place", "launch: it writes what was read"),
         ("halves", "launch: it writes what was read"),
+        ("variable", "lies in none of the client's blocks"),
     ] {
         assert_eq!(survivor.ask(kernel), "ok", "the kernel runs");
         survivor.say("finish");
         replace(&daemon, Signal::KILL);
+        let (said, log) = (survivor.hear(), daemon.server_log());
         // CUDA_ERROR_LAUNCH_FAILED
-        assert_eq!(survivor.hear(), "error 719", "{kernel}");
-        let log = daemon.server_log();
+        assert_eq!(said, "error 719", "{kernel}: {log}");
         assert!(log.contains(why), "{log}");
         assert_eq!(survivor.ask("reset"), "ok");
     }
