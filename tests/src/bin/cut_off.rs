@@ -1,13 +1,14 @@
 //! A program whose kernel runs for long: its server ends in the midst of it.
 //!
 //! It knows nothing of OpenMPS. The kernel makes each element of one array of one of another one, with some work for each.
-//! `apart` has two blocks for them, `in_place` one for both, `halves` the halves of one. What goes wrong is said as `error` and
+//! `apart` has two blocks for them, `in_place` one for both, `halves` the halves of one, and `variable` reads a variable. What goes wrong is said as `error` and
 //! its number; a wrong element ends the program.
 
 use tests::cuda::{Code, Driver, Handle};
 use tests::program::{hear, say};
 
 const KERNELS: &str = ".version 7.8\n.target sm_75\n.address_size 64\n\
+    .visible .global .align 8 .u64 table[256];\n\
     .visible .entry powers(.param .u64 to, .param .u64 from, .param .u32 count, .param .u32 rounds)\n{\n\
     .reg .b64 %to, %from, %offset, %there, %here, %x; .reg .b32 %i, %count, %rounds, %round; .reg .pred %p;\n\
     ld.param.u64 %to, [to]; ld.param.u64 %from, [from]; ld.param.u32 %count, [count]; ld.param.u32 %rounds, [rounds];\n\
@@ -27,6 +28,8 @@ struct Work {
     powers: Handle,
     to: *mut u64,
     from: *mut u64,
+    /// Where the variable is, which only a kernel reaches.
+    table: *mut u64,
 }
 
 fn main() {
@@ -38,6 +41,7 @@ fn main() {
             "apart" => work.begin(&driver, work.to, work.from),
             "in_place" => work.begin(&driver, work.to, work.to),
             "halves" => work.begin(&driver, work.to, work.to.wrapping_add(ELEMENTS / 2)),
+            "variable" => work.begin(&driver, work.to, work.table),
             "finish" => work.finish(&driver),
             "reset" => reset(&driver).and_then(|()| {
                 work = Work::new(&driver)?;
@@ -78,7 +82,14 @@ impl Work {
             }
         }
         let [to, from] = blocks;
+        let (mut table, mut bytes) = (0, 0);
+        // SAFETY: the out pointers are locals', and the name is a string of C's.
+        unsafe {
+            driver.module_get_global(&raw mut table, &raw mut bytes, module, c"table".as_ptr())?;
+        }
+        driver.upload(table, &(0..COUNT).map(first).collect::<Vec<_>>())?;
         Ok(Self {
+            table: std::ptr::without_provenance_mut(table as usize),
             powers: driver.function(module, "powers")?,
             to,
             from,
