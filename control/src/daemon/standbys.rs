@@ -40,7 +40,7 @@ impl Daemon {
             .map(|(&id, _)| id)
             .collect();
         let wanted: BTreeMap<u32, Option<u32>> = servers()
-            .filter(|(_, server)| is_to_be_followed(server))
+            .filter(|(_, server)| can_be_followed(server))
             .filter(|(_, server)| stand_by().all(|(_, standby)| standby.uid != server.uid))
             .map(|(_, server)| (server.uid, server.gid))
             .collect();
@@ -49,7 +49,7 @@ impl Daemon {
             self.shut_down_server(id, false, None);
         }
         for (uid, gid) in wanted {
-            if !self.standbys.may_start(uid, now) {
+            if !self.standbys.may_start(uid, now) || self.clients_are_coming(uid) {
                 continue;
             }
             let started = self.start_server_on(ServerKey::Standby(uid), uid, gid, None);
@@ -58,6 +58,16 @@ impl Daemon {
                 self.standbys.has_died(uid, now);
             }
         }
+    }
+
+    /// Whether a user has clients that a server has not welcomed yet: what it takes to start another one is theirs.
+    fn clients_are_coming(&self, uid: u32) -> bool {
+        let mut servers = self.registry.servers.values();
+        servers.any(|server| {
+            let mut clients = server.clients.values();
+            server.uid == uid
+                && (!server.waiting.is_empty() || clients.any(|client| !client.attached))
+        })
     }
 
     /// A standby has made its contexts. It stays if it leaves enough to others.
@@ -147,11 +157,7 @@ impl Daemon {
     }
 }
 
-/// Whether a server has clients that another one could take over, and all that have come are there.
-fn is_to_be_followed(server: &Server) -> bool {
-    server.key.may_be_followed()
-        && server.state == State::Active
-        && !server.kept.is_empty()
-        && server.waiting.is_empty()
-        && server.clients.values().all(|client| client.attached)
+/// Whether a server has clients that another one could take over.
+fn can_be_followed(server: &Server) -> bool {
+    server.key.may_be_followed() && server.state == State::Active && !server.kept.is_empty()
 }

@@ -194,8 +194,8 @@ pub fn run_with(
     if outcome == Outcome::Done {
         drop(ManuallyDrop::into_inner(main_loop));
         time_lines.finish();
-        log.line(false, "Exiting");
     }
+    log.line(false, "Exiting");
     Ok(outcome)
 }
 
