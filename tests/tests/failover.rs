@@ -164,6 +164,32 @@ fn a_kernel_that_was_cut_off_is_an_error_and_its_client_can_begin_anew() {
     bystander.end();
 }
 
+#[test]
+fn a_kernel_that_writes_nothing_that_it_reads_is_done_again_and_exact() {
+    let daemon = daemon();
+    let mut survivor = Survivor::of("cut_off", &daemon);
+    assert_eq!(survivor.ask("apart"), "ok", "the kernel runs");
+    survivor.say("finish");
+    replace(&daemon, Signal::KILL);
+    let (said, log) = (survivor.hear(), daemon.server_log());
+    assert_eq!(said, "ok", "{log}");
+    assert!(log.contains("0 operations untouched, 1 repeated, 0 failed"), "{log}");
+    for (kernel, why) in [
+        ("in_place", "launch: it writes what was read"),
+        ("halves", "launch: it writes what was read"),
+    ] {
+        assert_eq!(survivor.ask(kernel), "ok", "the kernel runs");
+        survivor.say("finish");
+        replace(&daemon, Signal::KILL);
+        // CUDA_ERROR_LAUNCH_FAILED
+        assert_eq!(survivor.hear(), "error 719", "{kernel}");
+        let log = daemon.server_log();
+        assert!(log.contains(why), "{log}");
+        assert_eq!(survivor.ask("reset"), "ok");
+    }
+    survivor.end();
+}
+
 /// The sum of the counts that a metric has.
 fn metric(daemon: &Daemon, name: &str) -> u64 {
     let page = succeed(&mut daemon.tool(&["metrics"]));

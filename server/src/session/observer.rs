@@ -272,12 +272,6 @@ impl ClientObserver {
         })
     }
 
-    /// See [`engine::Engine::keeps_variables`].
-    #[must_use]
-    pub fn keeps_variables(&self) -> bool {
-        self.channels.engine.keeps_variables()
-    }
-
     /// See [`engine::Engine::begins_one_at_a_time`].
     #[must_use]
     pub fn begins_one_at_a_time(&self) -> bool {
