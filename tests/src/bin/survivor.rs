@@ -257,7 +257,7 @@ impl Objects {
     fn until_it_fails(&mut self, driver: &Driver) -> Result<(), Code> {
         let began = std::time::Instant::now();
         let mut round = 0;
-        while began.elapsed() < std::time::Duration::from_secs(2) {
+        while began.elapsed() < Duration::from_secs(2) {
             round += 1;
             self.round(driver, round)?;
         }
