@@ -13,6 +13,7 @@
  *   HELD         a file: while it is there, kernels that spin do not end, and when it is gone they do;
  *   DEATH        a file: once it is there, the device is dead of 700, if it says a process's number for that one;
  *   TOTAL        bytes of memory that there are said to be;
+ *   OTHERS       bytes of it that other processes have;
  *   MPS          it is a client of the MPS in CUDA_MPS_PIPE_DIRECTORY, if one listens there, as
  *                tests/src/bin/nvidia_mps.rs does; 0 if it never says that it is one;
  *   OUTSIDE      a file that it does not start if it can open;
@@ -307,7 +308,10 @@ R cuCtxSetCurrent(void *c) {
 }
 R cuCtxEnablePeerAccess(void *c, unsigned f) { return (P)c - 0x1000 == current ? 101 : OK; }
 R cuCtxGetStreamPriorityRange(int *l, int *g) { *l = 0; *g = -5; return OK; }
-R cuMemGetInfo_v2(size_t *f, size_t *t) { *f = total - taken; *t = total; return sticky; }
+#ifndef OTHERS
+#define OTHERS 0
+#endif
+R cuMemGetInfo_v2(size_t *f, size_t *t) { *f = total - OTHERS - taken; *t = total; return sticky; }
 
 R cuStreamCreateWithPriority(struct stream **s, unsigned f, int p) {
     if (scarce()) return OUT_OF_MEMORY;

@@ -199,11 +199,16 @@ impl Publisher {
     pub fn call_over(&self) {
         let number = self.mapping.kept().load(Ordering::Relaxed);
         self.mapping.called().store(number, Ordering::Release);
+        self.wake_all();
+    }
+
+    /// Wakes all who wait, whatever for.
+    fn wake_all(&self) {
         let waiters = self.mapping.stream_waiters().iter();
         for waiter in waiters.chain(self.mapping.reply_waiters()) {
-            doorbell::wake(waiter);
+            doorbell::ring(waiter, u64::MAX >> 1);
         }
-        doorbell::wake(ring::RingMemory::space_waiter(&self.mapping));
+        doorbell::ring(ring::RingMemory::space_waiter(&self.mapping), u64::MAX >> 1);
     }
 
     /// Asks the client to tell of its calls, for a number that is not zero, or no longer.
@@ -306,11 +311,7 @@ impl Publisher {
         self.mapping
             .closed()
             .store(u64::from(code.0), Ordering::Release);
-        let waiters = self.mapping.stream_waiters().iter();
-        for waiter in waiters.chain(self.mapping.reply_waiters()) {
-            doorbell::ring(waiter, u64::MAX >> 1);
-        }
-        doorbell::ring(ring::RingMemory::space_waiter(&self.mapping), u64::MAX >> 1);
+        self.wake_all();
     }
 }
 

@@ -100,8 +100,10 @@ pub(super) struct Takeovers {
     welcome: OnceLock<Welcome>,
     /// Up to which count of texts that kernels printed the program has them all.
     shown: AtomicU64,
-    /// The number of the server whose call was followed, or 0. One thread follows at a time.
-    followed: Mutex<u64>,
+    /// The number of the server whose call was followed, or 0.
+    followed: AtomicU64,
+    /// One thread follows at a time.
+    following: Mutex<()>,
 }
 
 impl Takeovers {
@@ -113,6 +115,11 @@ impl Takeovers {
         self.shown.store(count, Ordering::Release);
     }
 
+    /// Whether a server calls whose call was not followed.
+    pub(super) fn is_called(&self, mapping: &SessionMapping) -> bool {
+        mapping.called().load(Ordering::Acquire) != self.followed.load(Ordering::Acquire)
+    }
+
     /// Follows the call to another server, if there is one. Whether there is still a server.
     pub(super) fn follow(
         &self,
@@ -120,10 +127,13 @@ impl Takeovers {
         connection: &Connection,
         journal: &Journal,
     ) -> bool {
-        let mut followed = self.followed.lock().unwrap_or_else(PoisonError::into_inner);
+        let _one = self
+            .following
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         loop {
             let called = mapping.called().load(Ordering::Acquire);
-            if called == *followed {
+            if called == self.followed.load(Ordering::Acquire) {
                 return true;
             }
             if self.go_over(called, mapping, connection, journal).is_none() {
@@ -131,7 +141,7 @@ impl Takeovers {
                 connection.hang_up();
                 return false;
             }
-            *followed = called;
+            self.followed.store(called, Ordering::Release);
         }
     }
 
