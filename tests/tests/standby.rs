@@ -249,6 +249,39 @@ fn there_is_none_where_none_can_take_a_place_or_none_is_wanted() {
 }
 
 #[test]
+fn one_user_has_one_for_the_server_of_all_and_for_those_of_groups() {
+    let daemon = Daemon::start_as(&["--failover", "--isolation=none"], &[]);
+    let mut survivor = survivor(&daemon);
+    assert_eq!(survivor.ask("round"), "ok");
+    let standby = standby_after(&daemon, 0);
+    send(daemon.server(), Signal::KILL);
+    assert_eq!(survivor.ask("round"), "ok");
+    assert_eq!(daemon.server(), standby);
+    drop((survivor, daemon));
+
+    let daemon = Daemon::start_as(&["--failover", "--isolation=group"], &[]);
+    daemon.control_output(&["group", "add", "a"]);
+    let in_group = |survivor: &mut Command| {
+        let pipe = daemon.pipe().join("groups/a");
+        ready(survivor.env("CUDA_MPS_PIPE_DIRECTORY", pipe))
+    };
+    let mut inside = in_group(&mut daemon.command(program("survivor")));
+    let mut outside = self::survivor(&daemon);
+    let list = daemon.control_output(&["get_server_list"]);
+    let servers: Vec<u32> = list.lines().map(|line| line.parse().unwrap()).collect();
+    assert_eq!(servers.len(), 2, "{list}");
+    let standby = standby_after(&daemon, 0);
+    send(servers[0], Signal::KILL);
+    for survivor in [&mut inside, &mut outside] {
+        assert_eq!(survivor.ask("round"), "ok");
+    }
+    let list = daemon.control_output(&["get_server_list"]);
+    let mut now = list.lines().map(|line| line.parse::<u32>().unwrap());
+    assert!(now.all(|server| server == standby || server == servers[1]));
+    standby_after(&daemon, standby);
+}
+
+#[test]
 fn it_serves_static_partitions_as_the_former_server_did() {
     let daemon = Daemon::start_as(&["--failover", "-S"], &[]);
     let devices = daemon.control_output(&["lspart"]);
