@@ -231,8 +231,8 @@ impl<'a, 'src, 'c> Flow<'a, 'src, 'c> {
         to: &Operand<'src>,
     ) -> Result<(), &'static str> {
         let begin = self.parameters.get(index).map_or(0, |&(begin, _)| begin);
-        let types = modifiers.iter().filter_map(|word| Type::named(word));
-        let bytes = types.last().map_or(0, Type::size);
+        let mut types = modifiers.iter().filter_map(|word| Type::named(word));
+        let bytes = types.next_back().map_or(0, Type::size);
         let one = std::slice::from_ref(to);
         let elements = match to {
             Operand::Vector(elements) => elements,
