@@ -1,16 +1,22 @@
 #!/usr/bin/env python3
-"""What it costs that sessions can be taken over: launch_cost under two daemons of the software GPU, or of the engine that
-OPENMPS_ENGINE names, one of them with --failover, in turn.
+"""What it costs that sessions can be taken over, and how long clients pause when they are. Both under two daemons of the software
+GPU, or of the engine that OPENMPS_ENGINE names, in turn; they print the tables of docs/benchmarks.md.
 
     cargo build --release -p openmps --bin openmps -p benches --bin launch_cost
-    benches/failover.py [PAIRS]          prints the table of docs/benchmarks.md; 20 pairs unless said otherwise
+    benches/failover.py [PAIRS]          launch_cost with and without --failover; 20 pairs unless said otherwise
+    benches/failover.py pauses [PAIRS]   the longest round of 8 clients whose server is killed, without a standby and with one
 
 Each pair is one run under each daemon, the one that comes first by turns. The ratio of a pair compares two runs next to
-each other; the table has the median of all ratios, and the range of the middle half.
+each other; the table has the median of all ratios, and the range of the middle half. OPENMPS names another build.
+
+The clients of a pause fill a word of their memory and read it back, again and again, with a break of a millisecond: half of them wait
+for the fill, the others ask whether it is done. BYTES is how much memory each of them has, 64 MiB unless it is set.
 """
 
+import ctypes
 import json
 import os
+import re
 import statistics
 import subprocess
 import sys
@@ -18,12 +24,15 @@ import tempfile
 import time
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..")
-OPENMPS = os.path.join(ROOT, "target/release/openmps")
+OPENMPS = os.environ.get("OPENMPS", os.path.join(ROOT, "target/release/openmps"))
 PROGRAM = os.path.join(ROOT, "target/release/launch_cost")
+CLIENTS = 8
+BREAK = 0.001
 
 
 class Daemon:
     def __init__(self, folder, options):
+        self.folder = folder
         self.environment = os.environ | {
             "CUDA_MPS_PIPE_DIRECTORY": os.path.join(folder, "pipe"),
             "CUDA_MPS_LOG_DIRECTORY": os.path.join(folder, "log"),
@@ -40,12 +49,10 @@ class Daemon:
             if self.control("get_server_list").returncode == 0:
                 break
             time.sleep(0.01)
-        # The server is warm.
-        self.figures()
 
     def control(self, *line):
         return subprocess.run(
-            [OPENMPS, "control", *line], env=self.environment, capture_output=True
+            [OPENMPS, "control", *line], env=self.environment, capture_output=True, text=True
         )
 
     def figures(self):
@@ -62,25 +69,146 @@ class Daemon:
         self.process.wait()
 
 
-def main():
-    pairs = int(sys.argv[1]) if len(sys.argv) > 1 else 20
-    with tempfile.TemporaryDirectory() as one, tempfile.TemporaryDirectory() as other:
-        daemons = [Daemon(one, []), Daemon(other, ["--failover"])]
-        runs = []
-        for number in range(pairs):
-            order = (0, 1) if number % 2 == 0 else (1, 0)
-            pair = {which: daemons[which].figures() for which in order}
-            runs.append((pair[0], pair[1]))
-        for daemon in daemons:
-            daemon.end()
-    print("| | without, µs | with `--failover`, µs | ratio of pairs (middle half) |")
+class Crowd(Daemon):
+    """A daemon with clients whose rounds are measured."""
+
+    def __init__(self, folder, standby):
+        self.standby = standby
+        super().__init__(folder, ["--failover", f"--standby={standby}"])
+
+    def start_clients(self):
+        run = [OPENMPS, "run", "--", sys.executable, os.path.abspath(__file__), "client"]
+        return [
+            subprocess.Popen(
+                [*run, ("waits", "asks")[number % 2]],
+                env=self.environment,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            for number in range(CLIENTS)
+        ]
+
+    def wait_for_standby(self):
+        while "STANDBY" not in self.control("get_server_list", "--json").stdout:
+            time.sleep(0.05)
+
+    def figures(self):
+        """What the end of the server has cost new clients, in ms, by name: who was taken over some times in a minute is not
+        again."""
+        clients = self.start_clients()
+        longest(clients)
+        if self.standby != "never":
+            self.wait_for_standby()
+        time.sleep(0.5)
+        longest(clients)
+        log = os.path.join(self.folder, "log", "control.log")
+        said = os.path.getsize(log)
+        os.kill(int(self.control("get_server_list").stdout), 9)
+        time.sleep(1.5)
+        rounds = longest(clients)
+        for client in clients:
+            client.stdin.close()
+            client.wait()
+        with open(log) as lines:
+            lines.seek(said)
+            text = lines.read()
+        figures = {
+            "longest round of those that wait": max(rounds[0::2]),
+            "longest round of those that ask": max(rounds[1::2]),
+        }
+        for name, line in (
+            ("from the end of the process until all sessions are handed over", "was handed"),
+            ("until all are welcomed", "has welcomed"),
+        ):
+            found = re.search(rf"{line} the last of \d+ clients of server \d+, ([\d.]+) ms", text)
+            figures[name] = float(found[1])
+        return figures
+
+
+def longest(clients):
+    """The longest round of each client since the last time, in ms."""
+    for client in clients:
+        print(file=client.stdin, flush=True)
+    return [float(client.stdout.readline()) for client in clients]
+
+
+def client(how):
+    """Fills and reads a word until standard input ends; says the longest time that took whenever a line comes."""
+    import select
+
+    cuda = ctypes.CDLL("libcuda.so.1")
+
+    def call(name, *arguments):
+        status = getattr(cuda, name)(*arguments)
+        if status not in (0, 600):
+            sys.exit(f"{name}: {status}")
+        return status
+
+    context, stream, memory = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_uint64()
+    size = int(os.environ.get("BYTES", 64 << 20))
+    call("cuInit", 0)
+    call("cuDevicePrimaryCtxRetain", ctypes.byref(context), 0)
+    call("cuCtxSetCurrent", context)
+    call("cuStreamCreate", ctypes.byref(stream), 1)
+    call("cuMemAlloc_v2", ctypes.byref(memory), ctypes.c_size_t(size))
+    call("cuMemsetD32_v2", memory, 1, ctypes.c_size_t(size // 4))
+    value, longest = 0, 0
+    read = ctypes.c_uint32()
+    while True:
+        value += 1
+        began = time.monotonic()
+        call("cuMemsetD32Async", memory, value, ctypes.c_size_t(1), stream)
+        if how == "waits":
+            call("cuStreamSynchronize", stream)
+        while call("cuStreamQuery", stream) == 600:
+            time.sleep(BREAK / 4)
+        call("cuMemcpyDtoH_v2", ctypes.byref(read), memory, ctypes.c_size_t(4))
+        if read.value != value:
+            sys.exit(f"{read.value} in the place of {value}")
+        longest = max(longest, time.monotonic() - began)
+        if select.select([sys.stdin], [], [], BREAK)[0]:
+            if not sys.stdin.readline():
+                return
+            print(longest * 1e3, flush=True)
+            longest = 0
+
+
+def compare(names, unit, daemons, pairs):
+    """Prints a table of what two daemons' runs give, in turn."""
+    runs = []
+    for number in range(pairs):
+        order = (0, 1) if number % 2 == 0 else (1, 0)
+        pair = {which: daemons[which].figures() for which in order}
+        runs.append((pair[0], pair[1]))
+    for daemon in daemons:
+        daemon.end()
+    print(f"| | {names[0]}, {unit} | {names[1]}, {unit} | ratio of pairs (middle half) |")
     print("|---|---|---|---|")
     for name in runs[0][0]:
-        without = statistics.median(pair[0][name] for pair in runs)
-        armed = statistics.median(pair[1][name] for pair in runs)
+        one = statistics.median(pair[0][name] for pair in runs)
+        other = statistics.median(pair[1][name] for pair in runs)
         ratios = [pair[1][name] / pair[0][name] for pair in runs]
         low, middle, high = statistics.quantiles(ratios, n=4)
-        print(f"| {name} | {without:.2f} | {armed:.2f} | {middle:.3f} ({low:.3f}–{high:.3f}) |")
+        print(f"| {name} | {one:.2f} | {other:.2f} | {middle:.3f} ({low:.3f}–{high:.3f}) |")
+
+
+def main():
+    words = sys.argv[1:]
+    if words[:1] == ["client"]:
+        return client(words[1])
+    pauses = words[:1] == ["pauses"]
+    pairs = int(words[-1]) if words[pauses:] else 20
+    with tempfile.TemporaryDirectory() as one, tempfile.TemporaryDirectory() as other:
+        if pauses:
+            names = ("without a standby", "with one")
+            compare(names, "ms", [Crowd(one, "never"), Crowd(other, "always")], pairs)
+            return
+        daemons = [Daemon(one, []), Daemon(other, ["--failover", "--standby=never"])]
+        for daemon in daemons:
+            # The server is warm.
+            daemon.figures()
+        compare(("without", "with `--failover`"), "µs", daemons, pairs)
 
 
 main()

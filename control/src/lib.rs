@@ -125,6 +125,8 @@ fn usage() -> String {
          \x20                            nvidia-mps, auto (where it can be had) or none, the default\n\
          \x20 --contexts=<number>        so many servers there for each user, among whom its clients are spread\n\
          \x20 --failover                 another server takes over the clients of one that crashes or faults\n\
+         \x20 --standby=<when>           with that, a server waits ready-made: auto, the default, where devices have\n\
+         \x20                            memory to spare, always or never\n\
          \x20 --web=<address>            a page for a browser at 127.0.0.1:9401, say, by a process beside the daemon\n\
          \n\
          Commands (each takes --json too):\n{}",

@@ -192,6 +192,11 @@ impl Engine for NvidiaEngine {
         MemoryKeeping::Chunks
     }
 
+    fn free_of_all(&self, device: usize) -> Option<u64> {
+        let device = self.shared.devices.get(device)?;
+        Some(device.free_memory())
+    }
+
     fn hung_work(&self) -> Option<String> {
         let mut devices = self.shared.devices.iter();
         let device = devices.find(|device| device.check().is_ok() && device.gate().is_stuck())?;

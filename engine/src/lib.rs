@@ -70,6 +70,12 @@ pub trait Engine: Send + Sync + Debug {
         None
     }
 
+    /// Bytes of a device that nobody has, where other processes can have some of it too.
+    fn free_of_all(&self, device: usize) -> Option<u64> {
+        let _ = device;
+        None
+    }
+
     /// In which steps a device's multiprocessors are shared out.
     fn granularity(&self, device: usize) -> Granularity {
         let _ = device;

@@ -9,6 +9,7 @@ mod checks;
 mod compiled_code;
 mod confinement;
 mod finding;
+mod listed_servers;
 mod machine;
 mod underlay;
 

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use protocol::control_messages::{DeviceAccount, Takeovers, View, ViewedProcess};
+use protocol::control_messages::{DeviceAccount, STANDBY_LABEL, Takeovers, View, ViewedProcess};
 use serde::Serialize;
 
 use crate::container_names::{ContainerName, ContainerNames};
@@ -26,6 +26,8 @@ pub struct Usage {
 pub struct ServerUsage {
     /// Its process id.
     pub pid: i32,
+    /// Whether it stands by, without clients, for the end of another one.
+    pub standby: bool,
     /// What it has taken over.
     pub takeovers: TakenOver,
 }
@@ -303,6 +305,7 @@ pub fn servers(view: &View) -> impl Iterator<Item = ServerUsage> {
     each.filter(|process| process.is_server && process.device == 0)
         .map(|process| ServerUsage {
             pid: process.pid,
+            standby: process.label.as_deref() == Some(STANDBY_LABEL),
             takeovers: process.takeovers.into(),
         })
 }

@@ -157,6 +157,7 @@ fn packets() -> Vec<(&'static str, Packet)> {
                     },
                     ListedDevice::default(),
                 ],
+                free: vec![1 << 33, 0],
             },
         ),
         (
@@ -380,6 +381,7 @@ fn packets() -> Vec<(&'static str, Packet)> {
                     capability: [9, 0],
                     ..ListedDevice::default()
                 }],
+                free: Vec::new(),
             },
         ),
     ]

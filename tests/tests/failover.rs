@@ -123,6 +123,22 @@ fn what_the_server_had_not_taken_is_carried_out_by_the_next_one_once() {
 }
 
 #[test]
+fn who_asks_now_and_then_and_never_waits_goes_on_at_the_next_server() {
+    let daemon = daemon();
+    let mut survivor = Survivor::start(&daemon);
+    assert_eq!(survivor.ask("round"), "ok");
+    let server = daemon.server();
+    send(server, Signal::STOP);
+    assert_eq!(survivor.ask("post"), "ok");
+    survivor.say("poll");
+    std::thread::sleep(Duration::from_millis(200));
+    send(server, Signal::KILL);
+    assert_eq!(survivor.hear(), "ok");
+    assert_eq!(survivor.ask("round"), "ok");
+    survivor.end();
+}
+
+#[test]
 fn a_kernel_that_was_cut_off_is_an_error_and_its_client_can_begin_anew() {
     let daemon = daemon();
     let mut bystander = Survivor::start(&daemon);

@@ -217,14 +217,15 @@ fn spin_for(most: Duration, mut done: impl FnMut() -> bool) -> Spun {
 }
 
 /// Waits until `done`: spins, then sleeps, and is awake again when it is told that it is a matter of moments.
-/// `target` is what `done` waits for. After each `slice` of sleep `go_on` is asked; when it says no, so does
-/// this.
+/// `target` is what `done` waits for. After each `slice` of sleep `go_on` is asked, and in the place of one as long as somebody
+/// `is_called`, which whoever calls says before it wakes the waiter; when `go_on` says no, so does this.
 pub(crate) fn wait(
     spinner: &AdaptiveSpinner,
     waiter: &AtomicU64,
     target: u64,
     slice: Duration,
     done: impl Fn() -> bool,
+    is_called: impl Fn() -> bool,
     mut go_on: impl FnMut() -> bool,
 ) -> bool {
     if spinner.spin(&done) {
@@ -232,7 +233,7 @@ pub(crate) fn wait(
     }
     spinner.sleep(|| {
         loop {
-            sleep(waiter, target, slice, &done);
+            sleep(waiter, target, slice, || done() || is_called());
             let imminent = waiter.load(Ordering::Relaxed) == PRE_WOKEN;
             if done() || imminent && spin_for_moments(&done) {
                 return true;
@@ -274,7 +275,16 @@ mod tests {
             });
             for target in 1..=5 {
                 let done = || word.load(Ordering::SeqCst) >= target;
-                assert!(wait(&spinner, &waiter, target, slice, done, || true));
+                let go_on = || true;
+                assert!(wait(
+                    &spinner,
+                    &waiter,
+                    target,
+                    slice,
+                    done,
+                    || false,
+                    go_on
+                ));
                 assert!(done());
             }
             mover.join().unwrap();

@@ -173,6 +173,7 @@ fn loom_sleepers_are_woken_when_their_place_is_reached() {
                         target,
                         slice,
                         done,
+                        || false,
                         || true
                     ));
                 })
@@ -187,6 +188,34 @@ fn loom_sleepers_are_woken_when_their_place_is_reached() {
         for sleeper in sleepers {
             sleeper.join().expect("the sleeper is through");
         }
+    });
+}
+
+/// A thread that waits for what does not come is called, before it falls asleep or after.
+#[test]
+fn loom_a_call_is_not_slept_through() {
+    check(3, || {
+        let words = Arc::new((AtomicU64::new(0), AtomicU64::new(0)));
+        let others = words.clone();
+        let sleeper = thread::spawn(move || {
+            let (called, waiter) = &*others;
+            let is_called = || called.load(Ordering::Acquire) != 0;
+            let (spinner, slice) = (AdaptiveSpinner::new(), Duration::from_secs(1));
+            let done = || false;
+            assert!(!doorbell::wait(
+                &spinner,
+                waiter,
+                1,
+                slice,
+                done,
+                is_called,
+                || !is_called()
+            ));
+        });
+        let (called, waiter) = &*words;
+        called.store(1, Ordering::Release);
+        doorbell::ring(waiter, u64::MAX >> 1);
+        sleeper.join().expect("the sleeper is through");
     });
 }
 

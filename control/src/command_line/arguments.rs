@@ -5,6 +5,7 @@
 use crate::compute_mode;
 use crate::servers::contexts;
 use crate::servers::placement::{Isolation, isolations};
+use crate::servers::standbys::Standby;
 use crate::underlay::Mode;
 use protocol::limits::FENCED;
 
@@ -75,6 +76,8 @@ pub struct Options {
     pub static_partitions: bool,
     /// `--failover`: sessions of a server that ends by itself are taken over by another one.
     pub failover: bool,
+    /// `--standby`: whether a server waits ready-made for that.
+    pub standby: Option<Standby>,
     /// [`PAGE_PROCESS`]: the page that was started with it.
     pub page: Option<i32>,
 }
@@ -95,6 +98,7 @@ impl Options {
             contexts,
             static_partitions,
             failover,
+            standby,
             page,
         } = self;
         let named = |option: &str, name: &str| format!("--{option}={name}");
@@ -111,6 +115,7 @@ impl Options {
             compute_mode.map(|it| named("compute-mode", &compute_mode::name(it))),
             underlay.map(|it| named("underlay", it.name())),
             contexts.map(|it| named("contexts", &it.to_string())),
+            standby.map(|it| named("standby", it.name())),
             page.map(|pid| format!("{PAGE_PROCESS}{pid}")),
         ];
         let flags = flags.map(|(_, flag)| flag.to_owned());
@@ -135,6 +140,7 @@ const OPTIONS: &[&str] = &[
     "--underlay",
     "--contexts",
     "--failover",
+    "--standby",
 ];
 
 /// How many letters have to be changed, put in or left out to make one word of the other.
@@ -204,6 +210,12 @@ pub fn parse(arguments: &[String]) -> Action {
             _ if argument.starts_with("--contexts=") => {
                 match one_of(argument, contexts::named, contexts::NUMBERS) {
                     Ok(it) => options.contexts = Some(it),
+                    Err(why) => return Action::Refused(why),
+                }
+            }
+            _ if argument.starts_with("--standby=") => {
+                match one_of(argument, Standby::named, Standby::NAMES) {
+                    Ok(it) => options.standby = Some(it),
                     Err(why) => return Action::Refused(why),
                 }
             }
@@ -322,6 +334,7 @@ mod tests {
             contexts: Some(8),
             static_partitions: true,
             failover: true,
+            standby: Some(Standby::Always),
             page: Some(77),
         };
         for options in [all, Options::default()] {
@@ -357,7 +370,13 @@ mod tests {
         for wrong in ["-d --contexts=0", "-d --contexts=41", "-d --contexts"] {
             assert!(matches!(parse_words(wrong), Action::Refused(_)), "{wrong}");
         }
-        for wrong in ["-d --isolation=x", "-d --underlay=mps", "-d --underlay"] {
+        for wrong in [
+            "-d --isolation=x",
+            "-d --underlay=mps",
+            "-d --underlay",
+            "-d --standby=yes",
+            "-d --standby",
+        ] {
             assert!(matches!(parse_words(wrong), Action::Refused(_)), "{wrong}");
         }
     }

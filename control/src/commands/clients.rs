@@ -57,7 +57,7 @@ pub(super) fn ps(daemon: &mut Daemon, caller: Caller, arguments: &Arguments<'_>)
         .registry()
         .servers
         .iter()
-        .filter(|(id, _)| daemon.may_see_server(caller, **id))
+        .filter(|(id, server)| daemon.may_see_server(caller, **id) && !server.key.is_standby())
         .collect();
     if servers.is_empty() {
         // Exits 0: nothing is wrong where nobody has come yet.

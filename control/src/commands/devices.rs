@@ -158,7 +158,8 @@ pub(super) fn device_query(
         blocks.push((None, daemon.devices()));
     }
     for (id, server) in &daemon.registry().servers {
-        let shown = only.is_none_or(|only| only == *id) && daemon.may_see_server(caller, *id);
+        let is_asked_for = only.map_or(!server.key.is_standby(), |only| only == *id);
+        let shown = is_asked_for && daemon.may_see_server(caller, *id);
         if shown && server.state != State::Initializing {
             blocks.push((Some(server.pid()), &server.devices));
             daemon.instance().server_log.line_of(

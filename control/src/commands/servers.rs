@@ -13,7 +13,7 @@ use super::faults;
 use super::line::Arguments;
 use super::lookup::{server, server_not_found};
 use crate::daemon::Daemon;
-use crate::servers::registry::State;
+use crate::servers::registry::{Server, State};
 
 pub(super) fn start_server(
     daemon: &mut Daemon,
@@ -57,6 +57,7 @@ pub(super) fn shutdown_server(
     match server(daemon, caller, arguments.word(0)) {
         Ok(id) => {
             daemon.context_was_shut_down(id);
+            daemon.standby_was_shut_down(id);
             daemon.shut_down_server(id, arguments.has("-f"), None);
             Answer::pending_until(Awaited::Gone(id))
         }
@@ -88,11 +89,14 @@ pub(super) fn get_server_list(daemon: &mut Daemon, caller: Caller, _: &Arguments
         if !daemon.may_see_server(caller, *id) {
             continue;
         }
-        let _ = writeln!(text, "{}", server.pid());
+        // Who reads the text knows of servers that have clients, or that clients come to.
+        if !server.key.is_standby() {
+            let _ = writeln!(text, "{}", server.pid());
+        }
         list.push(json!({
             "pid": server.pid(),
             "uid": server.uid,
-            "status": status(server.state),
+            "status": status(server),
             "clients": server.clients.len(),
             "underlay": server.underlay.is_some(),
             "takeovers": takeovers_value(&server.takeovers),
@@ -101,9 +105,10 @@ pub(super) fn get_server_list(daemon: &mut Daemon, caller: Caller, _: &Arguments
     Answer::text(text).with_value(Value::from(list))
 }
 
-const fn status(state: State) -> &'static str {
-    match state {
+const fn status(server: &Server) -> &'static str {
+    match server.state {
         State::Initializing => "INITIALIZING",
+        State::Active if server.key.is_standby() => "STANDBY",
         State::Active => "ACTIVE",
         State::Fault => "FAULT",
         State::Stopping => "STOPPING",
@@ -122,7 +127,7 @@ pub(super) fn get_server_status(
     let Some(server) = daemon.registry().servers.get(&id) else {
         return server_not_found(arguments.word(0).unwrap_or("0"));
     };
-    let status = status(server.state);
+    let status = status(server);
     // Of its clients, those that have gone too, the last that had one.
     let mut faults = daemon.faults_seen_by(caller).rev();
     let fault = faults.find(|one| one.server == server.pid());

@@ -329,6 +329,7 @@ impl Daemon {
                 let group = group.map(|group| &group.name);
                 let more = json!({ "group": group });
                 self.event_about(&payer, "client.connected", about, more);
+                self.say_if_all_are_sent(id, waiting.session);
                 self.keep_or_close(id, waiting);
                 None
             }

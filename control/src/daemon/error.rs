@@ -38,6 +38,11 @@ pub enum DaemonError {
     /// Users' clients cannot have so many contexts.
     #[error(transparent)]
     Contexts(#[from] ContextsError),
+    /// No clients are taken over.
+    #[error(
+        "--standby is of servers that wait to take clients over, which --failover lets them do"
+    )]
+    Standby,
     /// Groups of the daemon before cannot be taken over.
     #[error(transparent)]
     Groups(#[from] GroupError),

@@ -148,6 +148,7 @@ impl Daemon {
             .chain(self.views.next_deadline())
             .chain(self.underlay.next_deadline())
             .chain(self.contexts.next_deadline(Instant::now()))
+            .chain(self.standbys.next_deadline(Instant::now()))
             .chain(answers)
             .min()
     }
@@ -172,5 +173,6 @@ impl Daemon {
         }
         self.end_late_servers(now);
         self.tend_contexts(now);
+        self.tend_standbys(now);
     }
 }

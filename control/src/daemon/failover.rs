@@ -3,6 +3,7 @@
 //! Called by `admission` and `servers`. Must not know what is kept of a session.
 
 use std::collections::VecDeque;
+use std::time::Instant;
 
 use protocol::control_messages::{FEATURE_TAKEOVER, Guilt, Hello};
 use transport::memory::MemoryError;
@@ -70,5 +71,27 @@ impl Daemon {
             Some(client)
         });
         go_on.collect()
+    }
+
+    /// A server was handed a session. Says so if it was the last one of a server that has ended.
+    pub(super) fn say_if_all_are_sent(&mut self, id: ServerId, session: u64) {
+        if let Some(reached) = self.handovers.sent(session, Instant::now()) {
+            let line = |pid| format!("Server {pid} was handed {reached}");
+            self.say_of(id, line);
+        }
+    }
+
+    /// A server has a session, or it has ended. Says so if it was the last one of a server that has ended.
+    pub(super) fn say_if_all_are_welcomed(&mut self, id: ServerId, session: u64) {
+        if let Some(reached) = self.handovers.welcomed(session, Instant::now()) {
+            let line = |pid| format!("Server {pid} has welcomed {reached}");
+            self.say_of(id, line);
+        }
+    }
+
+    fn say_of(&self, id: ServerId, line: impl Fn(u32) -> String) {
+        if let Some(server) = self.registry.servers.get(&id) {
+            self.log(&line(server.pid()));
+        }
     }
 }

@@ -85,7 +85,7 @@ impl Daemon {
         // Others need to know nothing before a client comes.
         let servers = self.registry.servers.iter().filter(|_| reserved);
         let running: Vec<ServerId> = servers
-            .filter(|(_, server)| server.state == State::Active)
+            .filter(|(_, server)| server.state == State::Active && !server.key.is_standby())
             .map(|(&id, _)| id)
             .collect();
         let sent = running.into_iter();

@@ -26,6 +26,7 @@ mod pending_limit_change;
 mod server_start;
 mod servers;
 mod signals;
+mod standbys;
 mod time_lines;
 mod underlay;
 mod upgrade;
@@ -52,10 +53,12 @@ use crate::groups::Groups;
 use crate::host::{BINARY_VERSION, HostProgram};
 use crate::log::{About, Role};
 use crate::servers::contexts::UserContexts;
+use crate::servers::handovers::Handovers;
 use crate::servers::limits::{ServerLimits, limits_in_environment};
 use crate::servers::placement::{Isolation, ServerKey, isolations};
 use crate::servers::registry::QueuedClient;
 use crate::servers::registry::{Registry, ServerId};
+use crate::servers::standbys::Standbys;
 use crate::time_lines::TimeLines;
 use crate::underlay::Underlay;
 use crate::views::Views;
@@ -106,6 +109,10 @@ pub struct Daemon {
     underlay: Underlay,
     /// How many contexts users' clients have there.
     contexts: UserContexts,
+    /// Servers that stand by.
+    standbys: Standbys,
+    /// Sessions on their way from a server that has ended to another one.
+    handovers: Handovers,
     /// Modes of devices that are to be given back, and with what.
     modes: Option<(Changed, Box<dyn DeviceModes>)>,
     /// Starts of an executor's server in a row that came to nothing.
@@ -161,6 +168,9 @@ impl Daemon {
         defaults.fenced = options.fenced || fenced;
         let (underlay, of_underlay) = Underlay::new(options.underlay, host)?;
         let contexts = UserContexts::new(options.contexts, isolation, underlay.mode)?;
+        if options.standby.is_some() && !options.failover {
+            return Err(DaemonError::Standby);
+        }
         let daemon = Self {
             instance,
             registry: Registry::default(),
@@ -179,6 +189,8 @@ impl Daemon {
             host,
             underlay,
             contexts,
+            handovers: Handovers::default(),
+            standbys: Standbys::new(options.standby.unwrap_or_default()),
             modes: None,
             attempts: HashMap::new(),
             half_open: BTreeMap::new(),

@@ -109,17 +109,25 @@ impl Daemon {
                 return Err(StartServerError::System(error.into()));
             }
         };
+        let how = if key.is_standby() {
+            ", to stand by"
+        } else {
+            ""
+        };
         self.instance.control_log.line_of(
             Role::Control,
             pid,
-            &format!("Starting new server {pid} for user {uid}"),
+            &format!("Starting new server {pid} for user {uid}{how}"),
         );
         self.event(
             "server.starting",
             json!({ "server": pid, "uid": uid }),
-            json!({}),
+            json!({ "standby": key.is_standby() }),
         );
-        let slot = self.groups.allocate_slot();
+        let slot = match key.is_standby() {
+            true => None,
+            false => self.groups.allocate_slot(),
+        };
         let settings = self.settings_for(&key).clone();
         self.registry.servers.insert(
             id,
@@ -173,6 +181,11 @@ impl Daemon {
         {
             server.waiting.extend(waiting);
             return self.hand_over_clients(id);
+        }
+        if let Some(id) = self.standby_for(&key, uid)
+            && !self.is_quitting()
+        {
+            return self.take_place(id, key, settings, waiting);
         }
         let attempts = self.attempts.get(&key).copied().unwrap_or(0);
         let started = if attempts < MAX_ATTEMPTS && !self.is_quitting() {

@@ -141,23 +141,23 @@ impl Daemon {
         };
         let pid = server.pid();
         match packet {
-            Packet::Ready { devices, .. } => {
+            Packet::Ready { devices, free, .. } => {
                 self.devices.clone_from(&devices);
-                server.devices = devices;
+                server.devices.clone_from(&devices);
                 if server.state == State::Initializing {
                     server.state = State::Active;
                     server.deadline = None;
                 }
                 let key = server.key.clone();
+                if key.is_standby() {
+                    return self.standby_is_ready(id, &devices, &free);
+                }
                 self.attempts.remove(&key);
                 if let ServerKey::Context(uid, _) = key {
                     self.contexts.grown(uid);
                 }
-                self.log(&format!("NEW SERVER {pid}: Ready"));
                 self.underlay_serves(id);
-                self.say_what_holds(id);
-                self.announce_reservations(id);
-                self.resolve_answers(|until| until == Awaited::Ready(id), None);
+                self.begins_to_serve(id);
             }
             Packet::Attached { session, bases } => {
                 if let Some(client) = server.clients.get_mut(&session) {
@@ -169,6 +169,7 @@ impl Daemon {
                     Some(_) => server.stop_keeping(session),
                     None => {}
                 }
+                self.say_if_all_are_welcomed(id, session);
             }
             Packet::ChunkGone {
                 session,
@@ -192,6 +193,7 @@ impl Daemon {
                     let how = json!({ "how": ending(how) });
                     self.event_about(&payer, "client.gone", about, how);
                 }
+                self.say_if_all_are_welcomed(id, session);
                 self.end_if_nobody_else_comes(id);
                 self.resolve_answers(|until| until == Awaited::Ended(session), None);
                 self.end_limit_changes(id, Some(session));
@@ -279,6 +281,16 @@ impl Daemon {
             }
             _ => self.log(&format!("Server {pid} said something out of place")),
         }
+    }
+
+    /// A server is ready for clients.
+    pub(super) fn begins_to_serve(&mut self, id: ServerId) {
+        if let Some(server) = self.registry.servers.get(&id) {
+            self.log(&format!("NEW SERVER {}: Ready", server.pid()));
+        }
+        self.say_what_holds(id);
+        self.announce_reservations(id);
+        self.resolve_answers(|until| until == Awaited::Ready(id), None);
     }
 
     /// Says in server.log and in the structured log what a server that is ready has and grants.
@@ -432,6 +444,8 @@ impl Daemon {
         let about = of_server(&server);
         self.event("server.exited", about, json!({ "why": how }));
         let mut waiting = self.sessions_to_take_over(&mut server, hands_over);
+        let sessions = waiting.iter().map(|client| client.session).collect();
+        self.handovers.begin(pid, sessions, Instant::now());
         for client in &mut waiting {
             if let Some(former) = server.clients.get(&client.session) {
                 client.takeovers = former.takeovers;
@@ -455,7 +469,9 @@ impl Daemon {
         }
 
         let mut failed = None;
-        if let ServerKey::Context(uid, _) = server.key
+        if server.key.is_standby() {
+            self.standby_is_over(&server);
+        } else if let ServerKey::Context(uid, _) = server.key
             && server.state == State::Initializing
         {
             let why = match ended.and_then(|ended| ended.signal()) {

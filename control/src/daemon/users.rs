@@ -80,7 +80,7 @@ impl Daemon {
         }
         let mut servers = self.registry.servers.iter();
         servers
-            .find(|(_, server)| server.uid != uid)
+            .find(|(_, server)| server.uid != uid && !server.key.is_standby())
             .map(|(&id, _)| id)
     }
 

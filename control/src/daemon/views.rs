@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 use protocol::control_messages::{
-    self, ClientFields, DeviceAccount, ListedDevice, Packet, Takeovers, View, ViewRequest,
-    ViewedDevice, ViewedProcess,
+    self, ClientFields, DeviceAccount, ListedDevice, Packet, STANDBY_LABEL, Takeovers, View,
+    ViewRequest, ViewedDevice, ViewedProcess,
 };
 use protocol::limits::LimitError;
 use transport::socket::Connection;
@@ -401,18 +401,21 @@ impl Daemon {
     fn servers_for(&self, asker: &Asker, devices: usize) -> Vec<ViewedProcess> {
         let seen = self.registry.servers.iter();
         let seen = seen.filter(|(id, _)| self.may_see_server(asker.caller, **id));
-        let servers: BTreeMap<u32, Takeovers> = seen
-            .map(|(_, server)| (server.pid(), server.takeovers))
+        let servers: BTreeMap<u32, (Takeovers, bool)> = seen
+            .map(|(_, server)| (server.pid(), (server.takeovers, server.key.is_standby())))
             .collect();
-        let entry = |(pid, takeovers): (u32, Takeovers), device: usize| ViewedProcess {
-            device: device as u32,
-            pid: pid.cast_signed(),
-            is_asker: false,
-            is_server: true,
-            used: None,
-            name: SERVER_NAME.to_owned(),
-            takeovers,
-            ..ViewedProcess::default()
+        let entry = |(pid, (takeovers, stands_by)): (u32, (Takeovers, bool)), device: usize| {
+            ViewedProcess {
+                device: device as u32,
+                pid: pid.cast_signed(),
+                is_asker: false,
+                is_server: true,
+                used: None,
+                name: SERVER_NAME.to_owned(),
+                label: stands_by.then(|| STANDBY_LABEL.to_owned()),
+                takeovers,
+                ..ViewedProcess::default()
+            }
         };
         let each = servers.into_iter();
         each.flat_map(|server| (0..devices).map(move |device| entry(server, device)))

@@ -5,8 +5,10 @@
 pub mod code_folder;
 pub mod contexts;
 pub mod faults;
+pub(crate) mod handovers;
 pub(crate) mod kept_session;
 pub(crate) mod limits;
 pub mod placement;
 pub mod process;
 pub(crate) mod registry;
+pub mod standbys;

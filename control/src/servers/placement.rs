@@ -87,6 +87,8 @@ pub enum ServerKey {
     Context(u32, u64),
     /// Everybody's.
     Shared,
+    /// None yet: its server stands by, and takes the place of one of this user's that has ended.
+    Standby(u32),
 }
 
 impl ServerKey {
@@ -97,7 +99,8 @@ impl ServerKey {
             Self::User(uid)
             | Self::Group(uid, _)
             | Self::Client(uid, _)
-            | Self::Context(uid, _) => Some(*uid),
+            | Self::Context(uid, _)
+            | Self::Standby(uid) => Some(*uid),
             Self::Shared => None,
         }
     }
@@ -107,8 +110,21 @@ impl ServerKey {
     pub const fn one_of_users(&self) -> Option<u32> {
         match self {
             Self::User(uid) | Self::Context(uid, _) => Some(*uid),
-            Self::Group(..) | Self::Client(..) | Self::Shared => None,
+            Self::Group(..) | Self::Client(..) | Self::Shared | Self::Standby(_) => None,
         }
+    }
+
+    /// Whether its server stands by.
+    #[must_use]
+    pub const fn is_standby(&self) -> bool {
+        matches!(self, Self::Standby(_))
+    }
+
+    /// Whether a standby can take the place of its server: not of a single client's, which begins as such, nor of one more of a
+    /// user's, whose clients go to the common one.
+    #[must_use]
+    pub const fn may_be_followed(&self) -> bool {
+        matches!(self, Self::User(_) | Self::Group(..) | Self::Shared)
     }
 
     /// Where clients go who had come to an executor that is no more.

@@ -299,7 +299,7 @@ impl Image {
 
     /// Counts the module that came with the image among those that are kept, or gives it up: until now it counted for a client,
     /// which has another.
-    fn count_spares(&self) {
+    pub(crate) fn count_spares(&self) {
         let mut spares = self.spares.lock();
         spares.retain_mut(|spare| {
             if spare.held.is_none() {

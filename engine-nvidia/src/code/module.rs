@@ -86,7 +86,11 @@ impl Module {
             false => None,
         };
         let loaded = match &own {
-            Some(own) if own.has_addresses() => own.load(context)?,
+            Some(own) if own.has_addresses() => {
+                let loaded = own.load(context)?;
+                image.count_spares();
+                loaded
+            }
             _ => image.instantiate(context.device())?,
         };
         if !shared {

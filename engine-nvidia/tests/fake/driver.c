@@ -13,6 +13,7 @@
  *   HELD         a file: while it is there, kernels that spin do not end, and when it is gone they do;
  *   DEATH        a file: once it is there, the device is dead of 700, if it says a process's number for that one;
  *   TOTAL        bytes of memory that there are said to be;
+ *   OTHERS       bytes of it that other processes have;
  *   MPS          it is a client of the MPS in CUDA_MPS_PIPE_DIRECTORY, if one listens there, as
  *                tests/src/bin/nvidia_mps.rs does; 0 if it never says that it is one;
  *   OUTSIDE      a file that it does not start if it can open;
@@ -307,7 +308,10 @@ R cuCtxSetCurrent(void *c) {
 }
 R cuCtxEnablePeerAccess(void *c, unsigned f) { return (P)c - 0x1000 == current ? 101 : OK; }
 R cuCtxGetStreamPriorityRange(int *l, int *g) { *l = 0; *g = -5; return OK; }
-R cuMemGetInfo_v2(size_t *f, size_t *t) { *f = total - taken; *t = total; return sticky; }
+#ifndef OTHERS
+#define OTHERS 0
+#endif
+R cuMemGetInfo_v2(size_t *f, size_t *t) { *f = total - OTHERS - taken; *t = total; return sticky; }
 
 R cuStreamCreateWithPriority(struct stream **s, unsigned f, int p) {
     if (scarce()) return OUT_OF_MEMORY;
@@ -656,6 +660,7 @@ static const char *of_elf(struct module *m, const char *image) {
 }
 static struct module *last_module; /* that was loaded, and has a client's text */
 const char *fake_text(void) { return last_module->text; }
+const char *fake_code(void) { return last_module->code; }
 P fake_fence(void) { return (P)last_module->fence; }
 P fake_list(void) { return (P)last_module->list; }
 R cuModuleLoadDataEx(struct module **m, const char *image, unsigned n, unsigned *options, void **values) {
@@ -728,6 +733,7 @@ R cuModuleGetGlobal_v2(P *at, size_t *n, struct module *m, const char *name) {
     *n = added ? 16 : reference ? 8 : sizeof m->variable;
     return OK;
 }
+P fake_variable(const char *name) { P at = 0; size_t n; cuModuleGetGlobal_v2(&at, &n, last_module, name); return at; }
 R cuFuncGetName(const char **name, struct module *f) { *name = f->name; return OK; }
 #ifdef FUNC_SET_ATTRIBUTE
 /* What was last set, of any function. */

@@ -11,7 +11,8 @@ use sandbox::Kernel;
 use transport::socket::PATH_MAX;
 
 use super::finding::Finding;
-use super::{compiled_code, confinement, machine, underlay};
+use super::listed_servers::ListedServer;
+use super::{compiled_code, confinement, listed_servers, machine, underlay};
 use crate::reach;
 
 /// Descriptors below which a server runs out with few clients; NVIDIA's manual advises as many.
@@ -178,15 +179,21 @@ fn daemon(directories: &Directories) -> Finding {
     let socket = directories.control_socket();
     let pid = std::fs::read_to_string(directories.pid()).ok();
     let lock = Lock::at(&directories.lock());
-    match control::ask(&socket, "get_server_list") {
-        Ok((servers, _)) => Finding::ok(
-            SUBJECT,
-            format!(
-                "process {} answers, {} servers",
-                pid.as_deref().unwrap_or("of another namespace"),
-                servers.lines().count()
-            ),
-        ),
+    match control::ask(&socket, listed_servers::COMMAND) {
+        Ok((servers, _)) => {
+            let (stand_by, serve): (Vec<_>, Vec<_>) = listed_servers::read(&servers)
+                .into_iter()
+                .partition(ListedServer::stands_by);
+            let more = match stand_by.len() {
+                0 => String::new(),
+                count => format!(", and {count} that stand by"),
+            };
+            let pid = pid.as_deref().unwrap_or("of another namespace");
+            Finding::ok(
+                SUBJECT,
+                format!("process {pid} answers, {} servers{more}", serve.len()),
+            )
+        }
         Err(AskError::NoDaemon) if lock == Lock::Held => Finding::problem(
             SUBJECT,
             format!(

@@ -6,6 +6,7 @@ use control::Directories;
 use sandbox::{Kernel, ProcessState, Setting, VARIABLE};
 
 use super::finding::Finding;
+use super::listed_servers;
 
 const SUBJECT: &str = "sandbox";
 
@@ -57,10 +58,13 @@ pub(super) fn possible(kernel: Kernel) -> Finding {
 /// What holds for a daemon that runs, and for its servers.
 pub(super) fn running(directories: &Directories) -> Option<Finding> {
     let daemon = std::fs::read_to_string(directories.pid()).ok()?;
-    let (servers, _) = control::ask(&directories.control_socket(), "get_server_list").ok()?;
+    let socket = directories.control_socket();
+    let (servers, _) = control::ask(&socket, listed_servers::COMMAND).ok()?;
     let daemon: u32 = daemon.trim().parse().ok()?;
     let own = ProcessState::of(std::process::id())?;
-    let servers = servers.lines().filter_map(|line| line.trim().parse().ok());
+    let servers = listed_servers::read(&servers)
+        .into_iter()
+        .map(|server| server.pid);
     let processes = std::iter::once(("daemon", daemon)).chain(servers.map(|pid| ("server", pid)));
     let states = processes.filter_map(|(what, pid)| {
         // A process of another namespace has other numbers here.

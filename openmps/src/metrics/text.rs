@@ -302,6 +302,21 @@ pub fn page(earlier: Option<&View>, view: &View, hostname: &str, format: Format)
         },
     );
     page.takeovers("openmps", &[(Vec::new(), view.takeovers.into())]);
+    page.metric(
+        "openmps_servers",
+        MetricKind::Gauge,
+        "Servers that run, by whether they serve or stand by for the end of another one",
+        |page| {
+            for (state, standby) in [("serves", false), ("standby", true)] {
+                let servers = usage::servers(view).filter(|server| server.standby == standby);
+                page.sample(
+                    "openmps_servers",
+                    &[("state", state.to_owned())],
+                    servers.count() as f64,
+                );
+            }
+        },
+    );
     let servers: Vec<_> = usage::servers(view)
         .map(|server| (vec![("server", server.pid.to_string())], server.takeovers))
         .collect();
@@ -457,7 +472,7 @@ mod tests {
     use std::collections::BTreeSet;
     use std::path::Path;
 
-    use protocol::control_messages::{FaultCount, Guilt, ListedDevice, Takeovers};
+    use protocol::control_messages::{FaultCount, Guilt, ListedDevice, STANDBY_LABEL, Takeovers};
     use serde_json::Value;
 
     use super::*;
@@ -541,11 +556,20 @@ mod tests {
                 takeovers: of(2, 9),
                 ..ViewedProcess::default()
             });
+            view.processes.push(ViewedProcess {
+                device,
+                pid: 78,
+                is_server: true,
+                label: Some(STANDBY_LABEL.to_owned()),
+                ..ViewedProcess::default()
+            });
         }
         let page = page(None, &view, "host", Format::Prometheus);
         for line in [
             "openmps_takeovers_total 3",
             "openmps_taken_over_operations_total{outcome=\"failed\"} 7",
+            "openmps_servers{state=\"serves\"} 1",
+            "openmps_servers{state=\"standby\"} 1",
             "openmps_server_takeovers_total{server=\"77\"} 2",
             "openmps_server_taken_over_operations_total{server=\"77\",outcome=\"untouched\"} 5",
         ] {

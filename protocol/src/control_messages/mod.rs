@@ -28,4 +28,4 @@ pub use parts::{command_output, remark, view_packets};
 pub use takeover::Takeovers;
 pub use time_line::{RecordedClient, RecordedPart, TimeLineRequest};
 pub use version::{OtherMajor, VERSION, Version, fingerprint, negotiate};
-pub use view::{ListedDevice, View, ViewRequest, ViewedDevice, ViewedProcess};
+pub use view::{ListedDevice, STANDBY_LABEL, View, ViewRequest, ViewedDevice, ViewedProcess};

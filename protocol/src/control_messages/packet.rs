@@ -65,6 +65,8 @@ alternatives! {
             pid: i32,
             /// Its devices.
             devices: Vec<ListedDevice>,
+            /// Bytes of each that nobody has, the server being ready; none where only this server can have any.
+            free: Vec<u64>,
         } = 7,
         /// Server to daemon: a client was welcomed.
         Attached {

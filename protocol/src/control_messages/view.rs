@@ -8,6 +8,9 @@ use super::fault::FaultCount;
 use super::takeover::Takeovers;
 use crate::codec::message;
 
+/// What a server is called that waits, without clients, for the end of another one.
+pub const STANDBY_LABEL: &str = "standby";
+
 message! {
     /// What of the devices and their clients somebody wants to see.
     #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -83,7 +86,8 @@ message! {
         pub session: u64,
         /// The process id of its server.
         pub server: i32,
-        /// What it is called by itself or whoever may: foreign text, 128 bytes at most, without control characters.
+        /// What it is called by itself or whoever may: foreign text, 128 bytes at most, without control characters. Of a server that
+        /// stands by, [`STANDBY_LABEL`].
         pub label: Option<String>,
         /// The id of the container that it is in, by its cgroup: 64 hexadecimal digits.
         pub container: Option<String>,

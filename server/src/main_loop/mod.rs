@@ -145,6 +145,9 @@ pub fn run_with(
     let ready = Packet::Ready {
         pid: getpid().as_raw_pid(),
         devices: all_listed(&*engine),
+        free: (0..engine.devices().len())
+            .filter_map(|device| engine.free_of_all(device))
+            .collect(),
     };
     let watchdog = Watchdog::new(settings.watchdog, engine.devices().len());
     let pinned = HostMemoryBudget::of_this_machine(engine.machine_memory());
@@ -191,8 +194,8 @@ pub fn run_with(
     if outcome == Outcome::Done {
         drop(ManuallyDrop::into_inner(main_loop));
         time_lines.finish();
-        log.line(false, "Exiting");
     }
+    log.line(false, "Exiting");
     Ok(outcome)
 }
 

@@ -317,10 +317,10 @@ impl ClientObserver {
             .unwrap_or_default()
     }
 
-    /// Says to the server that takes the session over if of what is under way nothing was begun.
+    /// Says to the server that takes the session over if of what is under way no kernel was begun.
     pub fn say_what_was_begun(&self) {
         if self.is_kept && self.work.get().is_some_and(|work| !work.may_have_begun()) {
-            self.publisher.set_not_begun();
+            self.publisher.set_no_kernel_begun();
         }
     }
 

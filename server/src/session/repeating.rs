@@ -30,24 +30,45 @@ use crate::memory::client_memory::ClientMemory;
 const FLAG_BYTES: usize = 8;
 
 /// Which of a stream's operations that are not complete may have been begun.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Begun {
     /// The first one at most.
     First,
     /// Any: a device has several, and says late how far it is.
     All,
-    /// None: the former server has said so.
-    Nothing,
+    /// Those before the first kernel of their stream, which is here: the former server has said that it had begun none.
+    BeforeKernels(HashMap<u32, u64>),
 }
 
 impl Begun {
+    /// No kernel among these records, in the ring's order.
+    pub(super) fn no_kernel<'a>(
+        records: impl Iterator<Item = &'a Record>,
+        former: &Former,
+    ) -> Self {
+        let mut first = HashMap::new();
+        for record in records {
+            let (stream, sequence) = (record.header.channel, record.header.sequence);
+            let opcode = Opcode::from_number(record.header.opcode);
+            if matches!(opcode, Some(Opcode::Launch | Opcode::RunLaunch))
+                && sequence > completed(former, stream)
+            {
+                let _ = first.entry(stream).or_insert(sequence);
+            }
+        }
+        Self::BeforeKernels(first)
+    }
+
     /// Whether this one may have been.
-    pub(super) fn is_it(self, at: At, former: &Former) -> bool {
+    pub(super) fn is_it(&self, at: At, former: &Former) -> bool {
         let behind = at.sequence.saturating_sub(completed(former, at.stream));
         match self {
             Self::First => behind == 1,
             Self::All => behind >= 1,
-            Self::Nothing => false,
+            Self::BeforeKernels(first) => {
+                let kernel = first.get(&at.stream);
+                behind >= 1 && kernel.is_none_or(|&kernel| at.sequence < kernel)
+            }
         }
     }
 }
@@ -80,7 +101,7 @@ pub(super) trait Knowledge {
 /// able to tell. One that writes what an earlier one has read is such, as that one is done again too.
 pub(super) fn cut_off<'a>(
     records: impl Iterator<Item = &'a Record>,
-    (former, begun): (&Former, Begun),
+    (former, begun): (&Former, &Begun),
     known: &mut dyn Knowledge,
 ) -> Option<String> {
     let mut read: Vec<Range<u64>> = Vec::new();

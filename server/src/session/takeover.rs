@@ -133,7 +133,12 @@ impl Session {
             taken(),
             former,
         );
-        result.cut_off = cut_off(taken(), (former, self.begun(former)), &mut known);
+        let begun = match self.observer.begins_one_at_a_time() {
+            _ if former.has_begun_no_kernel => Begun::no_kernel(taken(), former),
+            true => Begun::First,
+            false => Begun::All,
+        };
+        result.cut_off = cut_off(taken(), (former, &begun), &mut known);
         drop(base);
         if let Some(why) = &result.cut_off {
             for context in (0..)
@@ -149,7 +154,7 @@ impl Session {
             let entry = in_ring.remove(&position.end());
             // Before there is work on it.
             self.check_memory(&freed)?;
-            let at = self.follow(record, entry, (former, &mut result), &mut late)?;
+            let at = self.follow(record, entry, (former, &begun, &mut result), &mut late)?;
             self.unretired.push_back((position, at));
         }
         self.check_memory(&freed)?;
@@ -339,7 +344,7 @@ impl Session {
         &mut self,
         mut record: Record,
         entry: Option<Entry>,
-        (former, result): (&Former, &mut TakenOver),
+        (former, begun, result): (&Former, &Begun, &mut TakenOver),
         late: &mut Vec<Record>,
     ) -> Result<At, End> {
         let header = record.header;
@@ -367,7 +372,7 @@ impl Session {
                     }
                     return Ok(NOWHERE);
                 }
-                let count = match self.begun(former).is_it(at, former) {
+                let count = match begun.is_it(at, former) {
                     _ if result.cut_off.is_some() => &mut result.failed,
                     true => &mut result.repeated,
                     false => &mut result.untouched,
@@ -398,15 +403,6 @@ impl Session {
             }
         }
         Ok(NOWHERE)
-    }
-
-    /// Which operations the former server may have begun, which had this one's engine.
-    fn begun(&self, former: &Former) -> Begun {
-        match self.observer.begins_one_at_a_time() {
-            _ if former.is_not_begun => Begun::Nothing,
-            true => Begun::First,
-            false => Begun::All,
-        }
     }
 
     /// A stream was made again whose end was complete.

@@ -4,6 +4,7 @@
 //! It knows nothing of OpenMPS. A round that goes wrong says `error` and its number; `reset` makes all anew.
 
 use std::ffi::c_void;
+use std::time::Duration;
 
 use tests::cuda::{Address, Code, Driver, Handle};
 use tests::program::{hear, say};
@@ -50,6 +51,8 @@ fn main() {
             }
             // Work that nobody waits for yet.
             "post" => objects.post(&driver, 200),
+            // Asks for it now and then, and does not wait.
+            "poll" => objects.poll(&driver),
             "forever" => objects.begin_forever(&driver),
             "wait" => driver.synchronize(),
             "array" => array(&driver),
@@ -96,6 +99,24 @@ fn array(driver: &Driver) -> Result<(), Code> {
 }
 
 impl Objects {
+    /// Asks some times, not often, whether all work is done.
+    fn poll(&self, driver: &Driver) -> Result<(), Code> {
+        const TIMES: usize = 200;
+        /// CUDA_ERROR_NOT_READY
+        const NOT_READY: Code = 600;
+        let mut asked = Ok(());
+        for _ in 0..TIMES {
+            let mut each = self.streams.iter();
+            // SAFETY: the streams are this program's own.
+            asked = each.try_for_each(|&stream| unsafe { driver.stream_query(stream) });
+            match asked {
+                Err(NOT_READY) => std::thread::sleep(Duration::from_millis(50)),
+                _ => break,
+            }
+        }
+        asked
+    }
+
     fn new(driver: &Driver) -> Result<Self, Code> {
         // What is made and ended leaves nothing to be made again.
         for _ in 0..10 {
@@ -236,7 +257,7 @@ impl Objects {
     fn until_it_fails(&mut self, driver: &Driver) -> Result<(), Code> {
         let began = std::time::Instant::now();
         let mut round = 0;
-        while began.elapsed() < std::time::Duration::from_secs(2) {
+        while began.elapsed() < Duration::from_secs(2) {
             round += 1;
             self.round(driver, round)?;
         }

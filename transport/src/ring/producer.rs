@@ -162,6 +162,10 @@ impl<A: RingMemory> Producer<A> {
 
     #[cold]
     fn wait_for_space(&self, target: u64, go_on: &impl Fn() -> bool) -> bool {
+        // Who has waited for nothing may not know yet that another server has called.
+        if !go_on() {
+            return false;
+        }
         let shared = self.memory.retired();
         let found = doorbell::wait(
             &self.spinner,
@@ -169,6 +173,7 @@ impl<A: RingMemory> Producer<A> {
             target,
             SPACE_SLICE,
             || shared.load(Ordering::Acquire) >= target,
+            || false,
             go_on,
         );
         // [space]: what this acquired is handed on to the threads that only look at our copy.

@@ -321,11 +321,7 @@ impl ClientEnd {
         debug_assert!(!is_there(), "serial numbers are given out once");
         self.post(slot.number, slot.serial, request, data)?;
         let waiter = &self.mapping().reply_waiters()[number];
-        if !doorbell::wait(&self.spinner, waiter, slot.serial, SLICE, is_there, || {
-            self.is_alive()
-        }) {
-            return Err(Closed);
-        }
+        self.wait_until(waiter, slot.serial, is_there)?;
         if R::OPCODE.changes_objects()
             && let Some(journal) = &self.journal
         {
@@ -367,12 +363,21 @@ impl ClientEnd {
         let waiter = &self.mapping().stream_waiters()[stream as usize];
         // [completion]
         let done = || word.load(Ordering::Acquire) >= sequence;
-        if doorbell::wait(&self.spinner, waiter, sequence, SLICE, done, || {
-            self.is_alive()
-        }) {
-            Ok(())
-        } else {
-            Err(Closed)
+        self.wait_until(waiter, sequence, done)
+    }
+
+    fn wait_until(
+        &self,
+        waiter: &AtomicU64,
+        target: u64,
+        done: impl Fn() -> bool,
+    ) -> Result<(), Closed> {
+        let is_called = || self.is_called();
+        let go_on = || self.is_alive();
+        let spinner = &self.spinner;
+        match doorbell::wait(spinner, waiter, target, SLICE, done, is_called, go_on) {
+            true => Ok(()),
+            false => Err(Closed),
         }
     }
 
@@ -463,6 +468,14 @@ impl ClientEnd {
     #[must_use]
     pub fn recording(&self) -> u64 {
         self.mapping().recording().load(Ordering::Relaxed)
+    }
+
+    /// Whether another server calls that has taken the session over, which [`ClientEnd::is_alive`] follows. Reads a word that is
+    /// written at such times only.
+    #[inline]
+    #[must_use]
+    pub fn is_called(&self) -> bool {
+        self.journal.is_some() && self.takeovers.is_called(self.mapping())
     }
 
     /// Whether there is still a server that serves this session. Asks the kernel.

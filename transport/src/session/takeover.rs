@@ -11,7 +11,7 @@
 )]
 
 use super::journal::{JOURNAL_MAX, Journal};
-use super::layout::{KEPT, NOT_BEGUN, REPLY_SLOTS, SPILLED, SessionMapping};
+use super::layout::{KEPT, NO_KERNEL_BEGUN, REPLY_SLOTS, SPILLED, SessionMapping};
 use super::{STATUS_BYTES, SessionMemory, replies};
 use crate::memory::{Mapping, MemoryError, Sealed};
 use crate::ring::RingMemory;
@@ -38,8 +38,8 @@ pub struct Former {
     pub retired: u64,
     /// Work was under way of which the ring has no record any more.
     pub is_spilled: bool,
-    /// Of the work under way nothing was begun.
-    pub is_not_begun: bool,
+    /// Of the work under way no kernel was begun.
+    pub has_begun_no_kernel: bool,
     /// How far each stream had come, by its slot.
     pub completed: Vec<u64>,
     /// What each context died of, by its slot, or success.
@@ -68,7 +68,7 @@ impl Former {
             taken: load(mapping.taken()),
             retired: load(mapping.retired()),
             is_spilled: flags & SPILLED != 0,
-            is_not_begun: flags & NOT_BEGUN != 0,
+            has_begun_no_kernel: flags & NO_KERNEL_BEGUN != 0,
             completed: mapping.completions().iter().map(load).collect(),
             faults: faults.map(|word| CUresult(load(word) as u32)).collect(),
             answered: (0..REPLY_SLOTS)
@@ -100,8 +100,10 @@ pub(super) struct Takeovers {
     welcome: OnceLock<Welcome>,
     /// Up to which count of texts that kernels printed the program has them all.
     shown: AtomicU64,
-    /// The number of the server whose call was followed, or 0. One thread follows at a time.
-    followed: Mutex<u64>,
+    /// The number of the server whose call was followed, or 0.
+    followed: AtomicU64,
+    /// One thread follows at a time.
+    following: Mutex<()>,
 }
 
 impl Takeovers {
@@ -113,6 +115,11 @@ impl Takeovers {
         self.shown.store(count, Ordering::Release);
     }
 
+    /// Whether a server calls whose call was not followed.
+    pub(super) fn is_called(&self, mapping: &SessionMapping) -> bool {
+        mapping.called().load(Ordering::Acquire) != self.followed.load(Ordering::Acquire)
+    }
+
     /// Follows the call to another server, if there is one. Whether there is still a server.
     pub(super) fn follow(
         &self,
@@ -120,10 +127,13 @@ impl Takeovers {
         connection: &Connection,
         journal: &Journal,
     ) -> bool {
-        let mut followed = self.followed.lock().unwrap_or_else(PoisonError::into_inner);
+        let _one = self
+            .following
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         loop {
             let called = mapping.called().load(Ordering::Acquire);
-            if called == *followed {
+            if called == self.followed.load(Ordering::Acquire) {
                 return true;
             }
             if self.go_over(called, mapping, connection, journal).is_none() {
@@ -131,7 +141,7 @@ impl Takeovers {
                 connection.hang_up();
                 return false;
             }
-            *followed = called;
+            self.followed.store(called, Ordering::Release);
         }
     }
 

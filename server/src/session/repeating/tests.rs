@@ -24,7 +24,7 @@ fn former(completed: u64) -> Former {
         taken: 0,
         retired: 0,
         is_spilled: false,
-        is_not_begun: false,
+        has_begun_no_kernel: false,
         completed: words,
         faults: Vec::new(),
         answered: Vec::new(),
@@ -54,7 +54,7 @@ impl Knowledge for Blocks {
 fn is_cut_off<'a>(
     records: impl Iterator<Item = &'a Record>,
     former: &Former,
-    begun: Begun,
+    begun: &Begun,
 ) -> bool {
     cut_off(records, (former, begun), &mut Blocks).is_some()
 }
@@ -66,7 +66,7 @@ fn kernels_are_repeated_together_with_what_is_around_them_or_not_at_all() {
         let kernels = (8..).zip(kernels);
         let kernels = kernels.map(|(at, (launch, data))| record(launch, at, data));
         let records: Vec<Record> = kernels.chain(then).collect();
-        is_cut_off(records.iter(), &former(7), Begun::All)
+        is_cut_off(records.iter(), &former(7), &Begun::All)
     };
     assert!(!is(&[kernel(1, 2)], None));
     assert!(is(&[kernel(1, 1)], None), "in place");
@@ -102,7 +102,7 @@ fn kernels_are_repeated_together_with_what_is_around_them_or_not_at_all() {
     );
     assert!(is(&[kernel(1, 2)], copy(3950, 5000)), "more than one block");
     let unknown = [record(&Launch::default(), 8, &[1])];
-    let why = cut_off(unknown.iter(), (&former(7), Begun::First), &mut Blocks);
+    let why = cut_off(unknown.iter(), (&former(7), &Begun::First), &mut Blocks);
     assert_eq!(why.as_deref(), Some("launch: nobody knows it"));
 }
 
@@ -154,14 +154,50 @@ fn what_may_have_been_begun_and_cannot_be_repeated_is_cut_off() {
         is_cut_off(std::iter::once(&record), &former(completed), begun)
     };
     let behind = || record(&launch, 9, &[]);
-    assert!(is(record(&launch, 8, &[]), 7, Begun::First));
-    assert!(!is(behind(), 7, Begun::First), "behind another");
-    assert!(is(behind(), 7, Begun::All), "the device may have both");
-    assert!(!is(behind(), 7, Begun::Nothing), "it has neither");
-    assert!(!is(record(&launch, 8, &[]), 8, Begun::All), "complete");
+    assert!(is(record(&launch, 8, &[]), 7, &Begun::First));
+    assert!(!is(behind(), 7, &Begun::First), "behind another");
+    assert!(is(behind(), 7, &Begun::All), "the device may have both");
+    assert!(!is(record(&launch, 8, &[]), 8, &Begun::All), "complete");
     let write = Write { to: 4096 };
-    assert!(is(record(&write, 8, &[0; 4]), 7, Begun::First), "a flag");
-    assert!(!is(record(&write, 8, &[0; 64]), 7, Begun::First));
+    assert!(is(record(&write, 8, &[0; 4]), 7, &Begun::First), "a flag");
+    assert!(!is(record(&write, 8, &[0; 64]), 7, &Begun::First));
+}
+
+#[test]
+fn what_stands_before_kernels_of_which_none_was_begun_may_have_been() {
+    let copy = |to, from| Copy {
+        to,
+        from,
+        width: 100,
+        height: 1,
+        depth: 1,
+        ..Copy::default()
+    };
+    let launch = |at| record(&Launch::default(), at, &[]);
+    let is = |records: &[Record], completed| {
+        let former = former(completed);
+        let begun = Begun::no_kernel(records.iter(), &former);
+        is_cut_off(records.iter(), &former, &begun)
+    };
+    assert!(!is(&[launch(8), launch(9)], 7));
+    let behind = [
+        record(&copy(1000, 2000), 8, &[]),
+        launch(9),
+        record(&copy(2000, 1000), 10, &[]),
+    ];
+    assert!(!is(&behind, 7), "it was not begun either");
+    let before = [
+        record(&copy(1000, 2000), 8, &[]),
+        record(&copy(2000, 3000), 9, &[]),
+        launch(10),
+    ];
+    assert!(is(&before, 7));
+    assert!(!is(&before, 8), "the first is complete");
+    assert!(
+        !is(&[launch(7), record(&copy(0, 200), 8, &[])], 7),
+        "of a kernel that is complete"
+    );
+    assert!(is(&[launch(7), record(&copy(0, 0), 8, &[]), launch(9)], 7));
 }
 
 #[test]
@@ -176,7 +212,7 @@ fn a_copy_onto_itself_is_not_repeated() {
     };
     for (to, from, is) in [(0, 0, true), (0, 99, true), (99, 0, true), (0, 100, false)] {
         let record = [record(&copy(to, from), 8, &[])];
-        let found = is_cut_off(record.iter(), &former(7), Begun::First);
+        let found = is_cut_off(record.iter(), &former(7), &Begun::First);
         assert_eq!(found, is, "{to} {from}");
     }
     let staged = Copy {
@@ -184,7 +220,7 @@ fn a_copy_onto_itself_is_not_repeated() {
         ..copy(0, 0)
     };
     let staged = [record(&staged, 8, &[])];
-    assert!(!is_cut_off(staged.iter(), &former(7), Begun::First));
+    assert!(!is_cut_off(staged.iter(), &former(7), &Begun::First));
 }
 
 #[test]
@@ -199,7 +235,7 @@ fn copies_are_repeated_together_unless_one_writes_what_an_earlier_one_has_read()
     };
     let both = |second: Copy| {
         let records = [record(&copy(1000, 2000), 8, &[]), record(&second, 9, &[])];
-        is_cut_off(records.iter(), &former(7), Begun::All)
+        is_cut_off(records.iter(), &former(7), &Begun::All)
     };
     assert!(!both(copy(3000, 1000)), "it reads what was written");
     assert!(!both(copy(1000, 3000)), "it writes the same");
@@ -212,6 +248,6 @@ fn copies_are_repeated_together_unless_one_writes_what_an_earlier_one_has_read()
         ..Fill::default()
     };
     let records = [record(&copy(1000, 2000), 8, &[]), record(&fill, 9, &[])];
-    assert!(is_cut_off(records.iter(), &former(7), Begun::All));
-    assert!(!is_cut_off(records.iter(), &former(7), Begun::First));
+    assert!(is_cut_off(records.iter(), &former(7), &Begun::All));
+    assert!(!is_cut_off(records.iter(), &former(7), &Begun::First));
 }
