@@ -312,14 +312,14 @@ impl Allocator<'_> {
         let d = (step.d[0], part);
         let source = |index: usize| (step.s[index], part);
         let register = match step.tag {
-            Tag::AddF32 => self.binary(encode::ADD_F32, source(0), source(1), true),
-            Tag::SubF32 => self.binary(encode::SUB_F32, source(0), source(1), false),
-            Tag::MulF32 => self.binary(encode::MUL_F32, source(0), source(1), true),
-            Tag::DivF32 => self.binary(encode::DIV_F32, source(0), source(1), false),
-            Tag::AddF64 => self.binary(encode::ADD_F64, source(0), source(1), true),
-            Tag::SubF64 => self.binary(encode::SUB_F64, source(0), source(1), false),
-            Tag::MulF64 => self.binary(encode::MUL_F64, source(0), source(1), true),
-            Tag::DivF64 => self.binary(encode::DIV_F64, source(0), source(1), false),
+            Tag::AddF32 => self.float(encode::ADD_F32, source(0), source(1), true),
+            Tag::SubF32 => self.float(encode::SUB_F32, source(0), source(1), false),
+            Tag::MulF32 => self.float(encode::MUL_F32, source(0), source(1), true),
+            Tag::DivF32 => self.float(encode::DIV_F32, source(0), source(1), false),
+            Tag::AddF64 => self.float(encode::ADD_F64, source(0), source(1), true),
+            Tag::SubF64 => self.float(encode::SUB_F64, source(0), source(1), false),
+            Tag::MulF64 => self.float(encode::MUL_F64, source(0), source(1), true),
+            Tag::DivF64 => self.float(encode::DIV_F64, source(0), source(1), false),
             Tag::Add32 => self.binary(encode::ADD_32, source(0), source(1), true),
             Tag::Add64 => self.binary(encode::ADD_64, source(0), source(1), true),
             Tag::Sub32 => self.binary(encode::SUB_32, source(0), source(1), false),
@@ -380,6 +380,25 @@ impl Allocator<'_> {
     }
 
     fn binary(&mut self, op: Opcode, a: Unit, b: Unit, commutes: bool) -> u8 {
+        self.binary_of(op, a, b, commutes, 0)
+    }
+
+    /// The same of floating-point numbers.
+    fn float(&mut self, op: Opcode, a: Unit, b: Unit, commutes: bool) -> u8 {
+        self.binary_of(op, a, b, commutes, self.running(a.1))
+    }
+
+    /// The mask for arithmetic on floating-point numbers of a part. Lanes that do not run hold anything, and a subnormal
+    /// number among it would cost more than a hundred cycles.
+    pub(super) fn running(&self, part: u8) -> u8 {
+        if self.masked {
+            encode::ZEROED | (1 + part)
+        } else {
+            0
+        }
+    }
+
+    fn binary_of(&mut self, op: Opcode, a: Unit, b: Unit, commutes: bool, mask: u8) -> u8 {
         let (a, b) = if commutes && self.find(a).is_none() && self.find(b).is_some() {
             (b, a)
         } else {
@@ -392,7 +411,7 @@ impl Allocator<'_> {
             ends.push(right);
         }
         let d = self.result(&ends);
-        self.out.vector(op, d, left, right, 0);
+        self.out.vector(op, d, left, right, mask);
         d
     }
 
@@ -402,7 +421,7 @@ impl Allocator<'_> {
             Rm::Register(register) => self.result(&[register]),
             _ => self.free(),
         };
-        self.out.vector(op, d, 0, from, 0);
+        self.out.vector(op, d, 0, from, self.running(a.1));
         d
     }
 
@@ -443,6 +462,7 @@ impl Allocator<'_> {
         if in_memory(self, a) && !in_memory(self, b) {
             return self.fma(wide, b, a, c);
         }
+        let running = self.running(a.1);
         let ra = self.load(a);
         let rc = self.find(c);
         if let Some(rc) = rc {
@@ -452,7 +472,7 @@ impl Allocator<'_> {
             Some(rc) if self.dies(rc) && c != a && c != b => {
                 let rb = self.operand(b);
                 self.out
-                    .vector(encode::fma(encode::FMA_231, wide), rc, ra, rb, 0);
+                    .vector(encode::fma(encode::FMA_231, wide), rc, ra, rb, running);
                 rc
             }
             _ if self.dies(ra) && ra_free(a, b, c) => {
@@ -460,12 +480,12 @@ impl Allocator<'_> {
                     let rc = self.load(c);
                     let rb = self.operand(b);
                     self.out
-                        .vector(encode::fma(encode::FMA_132, wide), ra, rc, rb, 0);
+                        .vector(encode::fma(encode::FMA_132, wide), ra, rc, rb, running);
                 } else {
                     let rb = self.load(b);
                     let rc = self.operand(c);
                     self.out
-                        .vector(encode::fma(encode::FMA_213, wide), ra, rb, rc, 0);
+                        .vector(encode::fma(encode::FMA_213, wide), ra, rb, rc, running);
                 }
                 ra
             }
@@ -480,7 +500,7 @@ impl Allocator<'_> {
                 };
                 let rc = self.operand(c);
                 self.out
-                    .vector(encode::fma(encode::FMA_213, wide), d, ra, rc, 0);
+                    .vector(encode::fma(encode::FMA_213, wide), d, ra, rc, running);
                 d
             }
         }

@@ -105,7 +105,7 @@ impl Assembler {
         if self.isa == Isa::Avx512 { 64 } else { 32 }
     }
 
-    /// `op reg, second, rm`, under mask register `mask` (0: none), merging.
+    /// `op reg, second, rm`, under mask register `mask` (0: none), merging, or with zeros in other lanes ([`ZEROED`]).
     pub(super) fn vector(&mut self, op: Opcode, reg: u8, second: u8, rm: Rm, mask: u8) {
         self.vector_imm(op, reg, second, rm, mask, None);
     }
@@ -269,6 +269,9 @@ impl Assembler {
         self.code
     }
 }
+
+/// Beside a mask register: lanes that are not of it become zeros.
+pub(super) const ZEROED: u8 = 0x80;
 
 pub(super) const fn opcode(map: u8, prefix: u8, wide: bool, byte: u8) -> Opcode {
     Opcode {

@@ -67,7 +67,7 @@ fn same_by_all_ways(body: &str, threads: u32, step: u32, left: u32) -> Result<Ve
 /// The arithmetic that segments know, each on random bits: what is stored is the result.
 #[test]
 fn arithmetic_is_the_same_in_segments() {
-    const LINES: [&str; 30] = [
+    const LINES: [&str; 32] = [
         "add.u32 %r9, %r6, %r7;",
         "sub.s32 %r9, %r6, %r7;",
         "mul.lo.s32 %r9, %r6, %r7;",
@@ -96,6 +96,8 @@ fn arithmetic_is_the_same_in_segments() {
         "cvt.rn.f32.s32 %f1, %r6; cvt.rn.f32.u32 %f2, %r7; fma.rn.f32 %f3, %f1, %f2, %f1; mov.b32 %r9, %f3;",
         "cvt.rn.f32.u32 %f1, %r6; sqrt.rn.f32 %f2, %f1; mov.b32 %r9, %f2;",
         "cvt.rn.f32.u32 %f1, %r6; cvt.rn.f32.u32 %f2, %r7; div.rn.f32 %f3, %f1, %f2; mov.b32 %r9, %f3;",
+        "and.b32 %r9, %r6, 0x807fffff; mov.b32 %f1, %r9; cvt.rn.f32.u32 %f2, %r7; mul.f32 %f3, %f1, %f2; sub.f32 %f2, %f1, %f3; add.f32 %f3, %f1, %f1; mov.b32 %r9, %f2; mov.b32 %r10, %f3;",
+        "cvt.rn.f64.u32 %d1, %r6; cvt.rn.f64.u32 %d2, %r7; mul.f64 %d3, %d1, %d2; add.f64 %d3, %d3, %d1; sub.f64 %d3, %d3, %d2; fma.rn.f64 %d3, %d3, %d1, %d2; div.rn.f64 %d2, %d3, %d1; sqrt.rn.f64 %d2, %d2; cvt.rn.f32.f64 %f1, %d2; mov.b32 %r9, %f1;",
         "sub.u32 %r9, %r6, %r7; add.u32 %r6, %r9, %r9; mov.u32 %r9, %r6;",
         "mov.u32 %r9, %r6; mov.u32 %r10, %r7;",
     ];
