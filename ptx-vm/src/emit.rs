@@ -7,7 +7,7 @@ use std::collections::{HashMap, HashSet};
 
 use super::analysis::{self, BitSet, Class, Layout};
 use super::ir::{Barrier, Block, BlockId, Callee, End, Func, Inst, InstKind, Passed, Reg};
-use super::isa::Isa;
+use super::isa::Target;
 use super::machine::{Op, OpFn, ReduceOp};
 use super::ops::{control, pure, special};
 use super::program::{BlockCode, CallSite, FunctionCode, NOWHERE, Program, Slot};
@@ -21,14 +21,6 @@ const FREE: usize = 64;
 
 use places::{moves, passed, slot};
 use runs::SegmentLanes;
-
-/// What is compiled for.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Target {
-    pub(crate) isa: Isa,
-    /// Runs of arithmetic become machine code.
-    pub(crate) jit: bool,
-}
 
 /// Compiles an entry (function 0) and the functions that it may call, in which `by_address` says which
 /// of them each function of the module is. Threads have `local_stride` bytes of local memory.
@@ -259,12 +251,18 @@ impl Emitter {
             }
         };
         let live = |reg: Reg| live.contains(&reg);
-        let isa = self.target.isa;
         let masked = lanes == SegmentLanes::Masked;
         let first = self.transfers;
         let constant = |reg: Reg| body.constants.get(&reg).copied();
-        let Some(code) = segment::compile(steps, &slot_of, &live, &constant, isa, masked, first)
-        else {
+        let Some(code) = segment::compile(
+            steps,
+            &slot_of,
+            &live,
+            &constant,
+            self.target,
+            masked,
+            first,
+        ) else {
             return false;
         };
         self.transfers += steps.iter().filter(|step| step.access.1 != 0).count();

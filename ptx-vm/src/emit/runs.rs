@@ -5,16 +5,17 @@
 use std::collections::HashSet;
 use std::ops::Range;
 
-use super::{Body, Emitter, Target, blank};
+use super::{Body, Emitter, blank};
 use crate::analysis;
 use crate::ir::{Block, Inst, InstKind, Reg};
+use crate::isa::Target;
 use crate::ops::control;
 use crate::segment::{self, SegmentStep};
 
 impl Emitter {
     /// An instruction as a step of a segment that is done once for all lanes, if it is arithmetic on what is the same in them.
     fn once(&self, body: &Body<'_>, inst: &Inst) -> Option<SegmentStep> {
-        let Target { isa, jit } = self.target;
+        let Target { isa, jit, .. } = self.target;
         let is_pure = matches!(inst.kind, InstKind::Pure { .. });
         let mut registers = inst.d.iter().chain(&inst.s);
         let possible = jit
@@ -55,7 +56,7 @@ impl Emitter {
             .iter()
             .filter(|inst| !inst.is_fixed(&body.classes))
             .collect();
-        let Target { isa, jit } = self.target;
+        let Target { isa, jit, .. } = self.target;
         let step = |inst: &Inst| {
             let masked = !body.convergent || inst.guard.is_some();
             inst.step().filter(|step| {

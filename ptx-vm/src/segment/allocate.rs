@@ -16,7 +16,7 @@ use super::tag::Tag;
 use super::transfer::Question;
 use super::widen::{SHL_64, SHR_U64};
 use crate::ir::Reg;
-use crate::isa::Isa;
+use crate::isa::Target;
 
 /// A register of the program, and which vector of it.
 pub(super) type Unit = (Reg, u8);
@@ -40,6 +40,8 @@ pub(super) struct Allocator<'a> {
     slot_of: &'a dyn Fn(Reg) -> RegisterSlot,
     live_after: &'a dyn Fn(Reg) -> bool,
     pub(super) masked: bool,
+    /// See [`Target::gathers`].
+    pub(super) gathers: bool,
     pub(super) registers: Vec<Option<CachedRegister>>,
     /// Registers that the current step needs.
     pub(super) pinned: Vec<u8>,
@@ -63,7 +65,7 @@ pub(super) fn compile(
     slot_of: &dyn Fn(Reg) -> RegisterSlot,
     live_after: &dyn Fn(Reg) -> bool,
     constant_of: &dyn Fn(Reg) -> Option<u64>,
-    isa: Isa,
+    target: Target,
     masked: bool,
     first: usize,
 ) -> Option<Vec<u8>> {
@@ -86,7 +88,7 @@ pub(super) fn compile(
             writes.entry(reg).or_default().push(index);
         }
     }
-    let mut out = Assembler::new(isa);
+    let mut out = Assembler::new(target.isa);
     let transfers = steps.iter().any(|step| step.access.1 != 0);
     out.push_bases(groups.len());
     let top = out.open(masked || transfers);
@@ -102,6 +104,7 @@ pub(super) fn compile(
         slot_of,
         live_after,
         masked,
+        gathers: target.gathers,
         registers,
         pinned: Vec::new(),
         transfers: first,

@@ -201,11 +201,9 @@ impl Places {
         match *self {
             Self::Shared { lanes } => {
                 match step {
-                    None => {
-                        out.lowest_lane(false, lanes);
-                        out.vector(super::transfer::BROADCAST_32, u, 0, Rm::Register(lanes), 0);
-                    }
+                    None => transfer.first(out, &[lanes], u),
                     Some(step) => {
+                        transfer.row_start(out, false, u);
                         let row = Rm::Row(false, step as u8, 0);
                         out.vector(encode::ADD_32, u, u, row, 0);
                     }
@@ -215,14 +213,9 @@ impl Places {
             }
             Self::Global { lanes, .. } => {
                 if step.is_none() {
-                    out.lowest_lane(true, lanes[0]);
-                    out.vector(
-                        super::transfer::BROADCAST_64,
-                        u,
-                        0,
-                        Rm::Register(lanes[0]),
-                        0,
-                    );
+                    transfer.first(out, &lanes, u);
+                } else {
+                    transfer.row_start(out, true, u);
                 }
                 for (part, lanes) in lanes.into_iter().enumerate() {
                     let mask = 1 + part as u8;

@@ -54,8 +54,7 @@ impl Allocator<'_> {
             out.test_al(low);
             out.jump(When::NotZero, slow);
         };
-        out.lowest_lane(false, lanes);
-        out.vector(transfer::BROADCAST_32, u, 0, Rm::Register(lanes), 0);
+        transfer.first(out, &[lanes], u);
         if !transfer.stores() {
             out.differ(false, 3, lanes, u, 1);
             out.test_mask();
@@ -66,6 +65,7 @@ impl Allocator<'_> {
             out.bind(differ);
         }
         if transfer.rows() && size == 1 << indexed.log {
+            transfer.row_start_by(out, false, u, 1);
             out.vector(encode::ADD_32, u, u, Rm::Row(false, 1, 0), 0);
             out.differ(false, 3, lanes, u, 1);
             out.test_mask();

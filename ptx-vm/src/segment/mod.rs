@@ -31,7 +31,7 @@ mod transfer;
 mod widen;
 
 use super::ir::Reg;
-use super::isa::Isa;
+use super::isa::{Isa, Target};
 use super::machine::{Flow, Machine, Op};
 use super::reach::Reach;
 
@@ -64,11 +64,19 @@ pub(crate) fn compile(
     slot_of: &dyn Fn(Reg) -> RegisterSlot,
     live_after: &dyn Fn(Reg) -> bool,
     constant_of: &dyn Fn(Reg) -> Option<u64>,
-    isa: Isa,
+    target: Target,
     masked: bool,
     first: usize,
 ) -> Option<Vec<u8>> {
-    allocate::compile(steps, slot_of, live_after, constant_of, isa, masked, first)
+    allocate::compile(
+        steps,
+        slot_of,
+        live_after,
+        constant_of,
+        target,
+        masked,
+        first,
+    )
 }
 
 /// What the code of a segment is called as: the frame, the first strip, the one after the last, the lanes that run, 16

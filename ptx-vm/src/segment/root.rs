@@ -51,7 +51,8 @@ impl Allocator<'_> {
         self.out
             .vector(encode::FNMA_213_F32, error, estimate, one, running);
         let halved = self.free();
-        self.out.vector(encode::MUL_F32, halved, estimate, half, running);
+        self.out
+            .vector(encode::MUL_F32, halved, estimate, half, running);
         self.out.vector(
             encode::fma(encode::FMA_213, false),
             error,

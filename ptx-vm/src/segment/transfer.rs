@@ -47,6 +47,10 @@ pub(super) struct Transfer {
     spare: [u8; 2],
     /// There may be rows.
     rows: bool,
+    /// Lane 0 may be one that does not run.
+    masked: bool,
+    /// See [`Target::gathers`].
+    gathers: bool,
 }
 
 /// Where a strip's addresses are: vectors, and for global memory where its range stands.
@@ -98,6 +102,8 @@ impl Allocator<'_> {
             elements: elements.clone(),
             spare,
             rows: count == 1,
+            masked: self.masked,
+            gathers: self.gathers,
         };
         let (mut asked, mut done) = (Label::default(), Label::default());
         let range = Reach::range(self.transfers);
@@ -162,8 +168,7 @@ impl Allocator<'_> {
             sum
         };
         let low = (size - 1) as u8;
-        out.lowest_lane(false, t);
-        out.vector(BROADCAST_32, u, 0, Rm::Register(t), 0);
+        transfer.first(out, &[t], u);
         let differs = |out: &mut encode::Assembler| {
             out.vector_imm(COMPARE_32, 3, t, Rm::Register(u), LOWER, Some(NOT_EQUAL));
             out.test_mask();
@@ -181,6 +186,7 @@ impl Allocator<'_> {
             out.bind(differ);
         }
         if transfer.rows {
+            transfer.row_start(out, false, u);
             out.vector(encode::ADD_32, u, u, Rm::Row(false, element as u8, 0), 0);
             differs(out);
             out.jump(When::NotZero, &mut scattered);
@@ -208,7 +214,7 @@ impl Allocator<'_> {
             out.bind(done);
             return;
         }
-        if !transfer.stores && element <= 4 {
+        if transfer.one_by_one() {
             let mut some = Label::default();
             let mut from = t;
             if element == 4 {
@@ -236,19 +242,20 @@ impl Allocator<'_> {
             out.jump(When::Always, &mut done);
             out.bind(some);
         }
-        for (index, vectors) in transfer.elements.chunks(element / 4).enumerate() {
+        for (index, vectors) in transfer.elements.chunks(transfer.vectors()).enumerate() {
             let distance = (element * index) as i32;
             for (&vector, (lanes, mask)) in vectors.iter().zip([(t, LOWER), (u, UPPER)]) {
                 out.copy_mask(mask);
                 let op = match (transfer.stores, element) {
-                    (false, 4) => GATHER_32_BY_32,
-                    (false, _) => GATHER_64_BY_32,
+                    (false, 8) => GATHER_64_BY_32,
+                    (false, _) => GATHER_32_BY_32,
                     (true, 4) => SCATTER_32_BY_32,
                     (true, _) => SCATTER_64_BY_32,
                 };
                 out.indexed(op, vector, (lanes, 0), distance);
             }
         }
+        transfer.narrow(out);
         out.bind(done);
     }
 
@@ -267,9 +274,8 @@ impl Allocator<'_> {
         let (mut done, mut differ, mut scattered) =
             (Label::default(), Label::default(), Label::default());
         let low = (size - 1) as u8;
-        out.lowest_lane(true, t[0]);
+        transfer.first(out, &t, u);
         out.advance(offset);
-        out.vector(BROADCAST_64, u, 0, Rm::Register(t[0]), 0);
         if !transfer.stores {
             let other = Rm::Register(u);
             out.vector_imm(COMPARE_64, 3, t[0], other, LOWER, Some(NOT_EQUAL));
@@ -285,6 +291,7 @@ impl Allocator<'_> {
             out.bind(differ);
         }
         if transfer.rows {
+            transfer.row_start(out, true, u);
             for (part, mask) in [(0, LOWER), (1, UPPER)] {
                 let row = Rm::Row(true, element as u8, (8 * element * part) as u16);
                 let into = 2 + mask;
@@ -326,7 +333,7 @@ impl Allocator<'_> {
             out.bind(done);
             return;
         }
-        if !transfer.stores && element <= 4 {
+        if transfer.one_by_one() {
             let mut some = Label::default();
             let mut from = t;
             if element == 4 {
@@ -357,14 +364,14 @@ impl Allocator<'_> {
             out.bind(some);
         }
         out.clear_rax();
-        for (index, vectors) in transfer.elements.chunks(element / 4).enumerate() {
+        for (index, vectors) in transfer.elements.chunks(transfer.vectors()).enumerate() {
             let distance = offset + (element * index) as i32;
             let half_way = |out: &mut encode::Assembler, op: Opcode, vector: u8, part: usize| {
                 out.copy_mask([LOWER, UPPER][part]);
                 out.indexed(op, vector, (t[part], 0), distance);
             };
             match (transfer.stores, element) {
-                (false, 4) => {
+                (false, 1..=4) => {
                     half_way(out, GATHER_32_BY_64, vectors[0], 0);
                     half_way(out, GATHER_32_BY_64, u, 1);
                     let upper = Rm::Register(u);
@@ -392,6 +399,7 @@ impl Allocator<'_> {
                 }
             }
         }
+        transfer.narrow(out);
         out.bind(done);
     }
 
@@ -455,7 +463,7 @@ impl Transfer {
     pub(super) fn apart(&self, out: &mut encode::Assembler, lanes: u8, log: u8) {
         let (vector, [_, part]) = (self.elements[0], self.spare);
         let (mut some, mut done) = (Label::default(), Label::default());
-        if !self.stores {
+        if self.one_by_one() {
             // As in shared memory: one by one where all lanes run.
             out.test_running();
             out.jump(When::NotBelow, &mut some);
@@ -480,6 +488,64 @@ impl Transfer {
     /// See the field.
     pub(super) fn rows(&self) -> bool {
         self.rows
+    }
+
+    /// Whether what is apart is loaded one by one, of words where all lanes run.
+    fn one_by_one(&self) -> bool {
+        !self.stores && self.element <= 4 && !self.gathers
+    }
+
+    /// Vectors of an element.
+    fn vectors(&self) -> usize {
+        (self.element / 4).max(1)
+    }
+
+    /// After a gather of words that begin with elements of one or two bytes: those alone.
+    fn narrow(&self, out: &mut encode::Assembler) {
+        if self.element < 4 {
+            let (vector, ones) = (self.elements[0], (1 << (8 * self.element)) - 1);
+            out.vector(encode::AND_32, vector, vector, Rm::Constant(ones), 0);
+        }
+    }
+
+    /// Puts what the first lane has that runs into rax and all lanes of `to`: of 32 bits in one vector, or of 64 in two.
+    pub(super) fn first(&self, out: &mut encode::Assembler, lanes: &[u8], to: u8) {
+        let wide = lanes.len() == 2;
+        let (first, broadcast) = if wide {
+            (FIRST_64, BROADCAST_64)
+        } else {
+            (FIRST_32, BROADCAST_32)
+        };
+        let mut from = lanes[0];
+        if self.masked {
+            // Those of the lower half, if there are any, replace those of the upper one.
+            for (&lanes, mask) in lanes.iter().zip([LOWER, UPPER]).rev() {
+                out.vector(first, lanes, 0, Rm::Register(to), mask);
+            }
+            from = to;
+        }
+        out.lowest_lane(wide, from);
+        out.vector(broadcast, to, 0, Rm::Register(from), 0);
+    }
+
+    /// After that: what lane 0 has if the lanes are a row of elements, in `rax` and all lanes of `to`.
+    pub(super) fn row_start(&self, out: &mut encode::Assembler, wide: bool, to: u8) {
+        self.row_start_by(out, wide, to, self.size);
+    }
+
+    /// The same of a row with other steps, a power of two.
+    pub(super) fn row_start_by(
+        &self,
+        out: &mut encode::Assembler,
+        wide: bool,
+        to: u8,
+        step: usize,
+    ) {
+        if self.masked {
+            out.before_running(wide, step.trailing_zeros() as u8);
+            let op = if wide { BROADCAST_RAX } else { BROADCAST_EAX };
+            out.vector(op, to, 0, Rm::Register(Base::Rax as u8), 0);
+        }
     }
 
     /// See the field.
@@ -545,8 +611,9 @@ const NOT_BELOW: u8 = 5;
 /// vpbroadcastd, vpbroadcastq
 pub(super) const BROADCAST_32: Opcode = opcode(2, 1, false, 0x58);
 pub(super) const BROADCAST_64: Opcode = opcode(2, 1, true, 0x59);
-/// vpbroadcastd from eax
+/// vpbroadcastd from eax, vpbroadcastq from rax
 pub(super) const BROADCAST_EAX: Opcode = opcode(2, 1, false, 0x7c);
+const BROADCAST_RAX: Opcode = opcode(2, 1, true, 0x7c);
 /// vpcompressd, vpcompressq, whose destination is the last operand: the lanes of a mask, from the lowest lane on
 const FIRST_32: Opcode = opcode(2, 1, false, 0x8b);
 const FIRST_64: Opcode = opcode(2, 1, true, 0x8b);

@@ -7,19 +7,23 @@ use ptx_vm::{Fault, Isa, Options};
 
 use crate::gpu::{Args, Gpu};
 
-/// By single operations, and then by segments for each vector unit that this machine has.
+/// By single operations, and then by segments for each vector unit that this machine has, and with each way to load what is
+/// apart.
 fn ways() -> Vec<Options> {
-    let way = |isa, jit| Options {
+    let way = |isa, jit, gathers| Options {
         isa: Some(isa),
         jit: Some(jit),
+        gathers: Some(gathers),
         ..Options::default()
     };
-    let mut ways = vec![way(Isa::Sse2, false)];
-    for isa in [Isa::Avx2, Isa::Avx512] {
-        if isa.available() {
-            ways.push(way(isa, true));
-        }
-    }
+    let segments = [
+        way(Isa::Avx2, true, false),
+        way(Isa::Avx512, true, false),
+        way(Isa::Avx512, true, true),
+    ];
+    let available = |way: &Options| way.isa.is_some_and(Isa::available);
+    let mut ways = vec![way(Isa::Sse2, false, false)];
+    ways.extend(segments.into_iter().filter(available));
     ways
 }
 
@@ -397,6 +401,44 @@ fn loads_from_one_address_are_the_same_in_segments() {
             for body in [shared, global, words] {
                 for threads in [128, 37] {
                     let _ = same_by_all_ways(&body, threads, 1, 1);
+                }
+            }
+        }
+    }
+}
+
+/// Rows of which the first lanes do not run, from the beginning of the memory and up to its end; bytes at the end of shared memory.
+#[test]
+fn lanes_that_do_not_run_need_not_be_of_a_row() {
+    const CONDITIONS: [&str; 4] = [
+        "setp.ge.u32 %p1, %r2, 5;",
+        "and.b32 %r9, %r2, 15; setp.eq.u32 %p1, %r9, 15;",
+        "and.b32 %r9, %r2, 8; setp.ne.u32 %p1, %r9, 0;",
+        "setp.ge.u32 %p1, %r2, 33;",
+    ];
+    // What lanes have that do not run is anything.
+    const INDICES: [&str; 3] = [
+        "sub.s32 %r6, %r2, 5; @!%p1 mul.lo.s32 %r6, %r2, 0x12345678;",
+        "mul.lo.s32 %r6, %r2, %r0; @!%p1 mul.lo.s32 %r6, %r2, 0x12345678;",
+        "mov.u32 %r6, 40; @!%p1 mov.u32 %r6, %r2;",
+    ];
+    const ACCESSES: [&str; 8] = [
+        "mul.wide.s32 %v2, %r6, 4; add.s64 %v3, %a0, %v2; ld.global.u32 %r9, [%v3+32]; st.global.u32 [%a1], %r9;",
+        "mul.wide.s32 %v2, %r6, 4; shl.b64 %v2, %v2, 1; add.s64 %v3, %a0, %v2; ld.global.u64 %v4, [%v3+64]; st.global.u64 [%a1], %v4;",
+        "cvt.s64.s32 %v2, %r6; add.s64 %v3, %a0, %v2; ld.global.u8 %r9, [%v3+8]; st.global.u32 [%a1], %r9;",
+        "mul.wide.s32 %v2, %r6, 4; add.s64 %v3, %a1, 0; ld.global.u32 %r9, [%a0]; st.global.u32 [%v3], %r2; st.global.u32 [%a1+4], %r9;",
+        "shl.b32 %r6, %r6, 2; add.s32 %r6, %r6, %r15; ld.shared.u32 %r9, [%r6+32]; ld.shared.u32 %r10, [%r6+36]; st.global.v2.u32 [%a1], {%r9, %r10};",
+        "add.s32 %r6, %r6, %r15; st.shared.u8 [%r6+8], %r2; st.global.u32 [%a1], %r2;",
+        "sub.s32 %r6, %r15, %r6; ld.shared.u8 %r9, [%r6+4095]; st.global.u32 [%a1], %r9;",
+        "mul.wide.s32 %v2, %r6, 4; add.s64 %v3, %a0, %v2; ld.global.u32 %r9, [%v3+32]; ld.global.u32 %r10, [%v3+36]; st.global.v2.u32 [%a1], {%r9, %r10};",
+    ];
+    let fill = "shl.b32 %r7, %r2, 2; add.s32 %r7, %r7, %r15; st.shared.u32 [%r7], %r5; st.shared.u32 [%r7+3840], %r5; mov.u32 %r10, 0; bar.sync 0;\n";
+    for condition in CONDITIONS {
+        for index in INDICES {
+            for access in ACCESSES {
+                for threads in [64, 50] {
+                    let body = format!("{fill}{condition} {index} @!%p1 bra end;\n{access}\nend:");
+                    let _ = same_by_all_ways(&body, threads, 3, 1);
                 }
             }
         }
