@@ -13,6 +13,7 @@ use super::ops::{control, pure, special};
 use super::program::{BlockCode, CallSite, FunctionCode, NOWHERE, Program, Slot};
 use super::segment::{self, Native, RegisterSlot, SegmentStep};
 
+mod loops;
 mod places;
 mod runs;
 
@@ -156,6 +157,12 @@ impl Body<'_> {
         constants.collect()
     }
 
+    /// A block's instructions without those of the prologue.
+    fn own<'b>(&self, block: &'b Block) -> Vec<&'b Inst> {
+        let insts = block.insts.iter();
+        insts.filter(|inst| !inst.is_fixed(&self.classes)).collect()
+    }
+
     fn width(&self, reg: Reg) -> u8 {
         self.func.regs[reg as usize]
     }
@@ -227,6 +234,7 @@ impl Emitter {
                 code.fast = at;
             } else {
                 code.slow = at;
+                self.repeat(body, index);
             }
             self.insts(body, block, index);
             self.end(body, block, index as BlockId);
@@ -271,11 +279,16 @@ impl Emitter {
             _ => segment::run,
         });
         op.d[0] = body.layout.bytes as u32;
+        self.machine_code(op, &code);
+        true
+    }
+
+    /// Adds an operation that runs machine code, where `imm` will say.
+    fn machine_code(&mut self, op: Op, code: &[u8]) {
         let at = (self.program.ops.len() as u32, self.code.len() as u32);
         self.program.segments.push(at);
-        self.code.extend_from_slice(&code);
+        self.code.extend_from_slice(code);
         self.push(op);
-        true
     }
 
     fn inst(&mut self, body: &Body<'_>, inst: &Inst) {

@@ -13,7 +13,7 @@ use super::encode::{self, Assembler, Base, Opcode, Rm};
 use super::plan::{self, Group, Indexed};
 use super::step::{RegisterSlot, SegmentStep};
 use super::tag::Tag;
-use super::transfer::Question;
+use super::transfer::{self, Question};
 use super::widen::{SHL_64, SHR_U64};
 use crate::ir::Reg;
 use crate::isa::Target;
@@ -42,6 +42,8 @@ pub(super) struct Allocator<'a> {
     pub(super) masked: bool,
     /// See [`Target::gathers`].
     pub(super) gathers: bool,
+    /// See [`Facts::merges`].
+    pub(super) merges: bool,
     pub(super) registers: Vec<Option<CachedRegister>>,
     /// Registers that the current step needs.
     pub(super) pinned: Vec<u8>,
@@ -57,7 +59,7 @@ pub(super) struct Allocator<'a> {
     writes: HashMap<Reg, Vec<usize>>,
     pub(super) now: usize,
     /// A slot is further away than an instruction can say.
-    far: bool,
+    pub(super) far: bool,
 }
 
 pub(super) fn compile(
@@ -69,28 +71,9 @@ pub(super) fn compile(
     masked: bool,
     first: usize,
 ) -> Option<Vec<u8>> {
-    let groups = Group::all(steps);
-    let indexed = plan::find(steps, &groups, slot_of, live_after, constant_of);
-    let mut reads: HashMap<Reg, Vec<usize>> = HashMap::new();
-    let mut writes: HashMap<Reg, Vec<usize>> = HashMap::new();
-    for (index, step) in steps.iter().enumerate() {
-        let own = indexed.get(&index);
-        if own.is_some_and(Option::is_none) {
-            continue;
-        }
-        let by_index = own.copied().flatten();
-        let sources = by_index.iter().map(Indexed::index);
-        let others = &step.s[by_index.iter().len()..];
-        for reg in sources.chain(others.iter().copied()) {
-            reads.entry(reg).or_default().push(index);
-        }
-        for &reg in &step.d {
-            writes.entry(reg).or_default().push(index);
-        }
-    }
     let mut out = Assembler::new(target.isa);
     let transfers = steps.iter().any(|step| step.access.1 != 0);
-    out.push_bases(groups.len());
+    out.push_bases(Group::all(steps).len());
     let top = out.open(masked || transfers);
     let mut empty = Label::default();
     if masked || transfers {
@@ -98,49 +81,129 @@ pub(super) fn compile(
         out.test_running();
         out.jump(When::Zero, &mut empty);
     }
-    let registers = vec![None; out.registers()];
-    let mut allocator = Allocator {
-        out,
+    let facts = Facts {
         slot_of,
         live_after,
+        constant_of,
         masked,
         gathers: target.gathers,
-        registers,
-        pinned: Vec::new(),
-        transfers: first,
-        questions: Vec::new(),
-        groups,
-        indexed,
-        reads,
-        writes,
-        now: 0,
-        far: false,
+        merges: false,
     };
-    for (index, step) in steps.iter().enumerate() {
-        allocator.now = index;
-        if matches!(allocator.indexed.get(&index), Some(None)) {
-            continue;
-        }
-        if step.access.1 != 0 {
-            allocator.transfer(step);
-            continue;
-        }
-        let parts = ((slot_of)(step.d[0]).width / 4).max(1);
-        for part in 0..parts {
-            allocator.step(step, part);
-        }
-    }
-    allocator.now = steps.len();
-    for register in 0..allocator.registers.len() {
-        allocator.clean(register as u8);
-    }
+    let mut allocator = Allocator::new(out, steps, facts, first);
+    allocator.steps(steps);
+    allocator.flush();
+    let mut out = allocator.out;
     if allocator.far {
         return None;
     }
-    allocator.out.bind(empty);
-    allocator.out.close(top);
-    allocator.questions();
-    Some(allocator.out.finish())
+    out.bind(empty);
+    out.close(top);
+    transfer::answer(&mut out, allocator.questions);
+    Some(out.finish())
+}
+
+/// What is known of a run of steps beside themselves.
+#[derive(Clone, Copy)]
+pub(super) struct Facts<'a> {
+    pub(super) slot_of: &'a dyn Fn(Reg) -> RegisterSlot,
+    /// Whether a register is needed after the run.
+    pub(super) live_after: &'a dyn Fn(Reg) -> bool,
+    pub(super) constant_of: &'a dyn Fn(Reg) -> Option<u64>,
+    /// Only lanes of the masks change.
+    pub(super) masked: bool,
+    /// See [`Target::gathers`].
+    pub(super) gathers: bool,
+    /// Slots are written whole, other lanes as they were: what is soon read again. A processor does not hand a store under a
+    /// mask on to loads.
+    pub(super) merges: bool,
+}
+
+impl<'a> Allocator<'a> {
+    /// For steps whose loads and stores are numbered from `first` on.
+    pub(super) fn new(
+        out: Assembler,
+        steps: &[SegmentStep],
+        facts: Facts<'a>,
+        first: usize,
+    ) -> Self {
+        let Facts {
+            slot_of,
+            live_after,
+            constant_of,
+            masked,
+            gathers,
+            merges,
+        } = facts;
+        // Those have something in common, which is not looked for in a loop (`Transfer`).
+        let groups = if merges && gathers {
+            Vec::new()
+        } else {
+            Group::all(steps)
+        };
+        let indexed = plan::find(steps, &groups, slot_of, live_after, constant_of);
+        let mut reads: HashMap<Reg, Vec<usize>> = HashMap::new();
+        let mut writes: HashMap<Reg, Vec<usize>> = HashMap::new();
+        for (index, step) in steps.iter().enumerate() {
+            let own = indexed.get(&index);
+            if own.is_some_and(Option::is_none) {
+                continue;
+            }
+            let by_index = own.copied().flatten();
+            let sources = by_index.iter().map(Indexed::index);
+            let others = &step.s[by_index.iter().len()..];
+            for reg in sources.chain(others.iter().copied()) {
+                reads.entry(reg).or_default().push(index);
+            }
+            for &reg in &step.d {
+                writes.entry(reg).or_default().push(index);
+            }
+        }
+        let registers = vec![None; out.registers()];
+        Self {
+            out,
+            slot_of,
+            live_after,
+            masked,
+            gathers,
+            merges,
+            registers,
+            pinned: Vec::new(),
+            transfers: first,
+            questions: Vec::new(),
+            groups,
+            indexed,
+            reads,
+            writes,
+            now: 0,
+            far: false,
+        }
+    }
+
+    /// Does the steps.
+    pub(super) fn steps(&mut self, steps: &[SegmentStep]) {
+        for (index, step) in steps.iter().enumerate() {
+            self.now = index;
+            if matches!(self.indexed.get(&index), Some(None)) {
+                continue;
+            }
+            if step.access.1 != 0 {
+                self.transfer(step);
+                continue;
+            }
+            let parts = ((self.slot_of)(step.d[0]).width / 4).max(1);
+            for part in 0..parts {
+                self.step(step, part);
+            }
+        }
+        self.now = steps.len();
+    }
+
+    /// Writes what is needed after the steps to its slots.
+    pub(super) fn flush(&mut self) {
+        for register in 0..self.registers.len() {
+            self.clean(register as u8);
+        }
+    }
 }
 
 impl Allocator<'_> {
@@ -214,7 +277,11 @@ impl Allocator<'_> {
         if held.dirty && self.wanted(held) != NEVER {
             let (base, offset) = self.address(held.unit);
             let width = (self.slot_of)(held.unit.0).width;
-            let mask = if !self.masked { 0 } else { 1 + held.unit.1 };
+            let mut mask = if !self.masked { 0 } else { 1 + held.unit.1 };
+            if self.merges {
+                self.out.load_others(register, base, offset, width, mask);
+                mask = 0;
+            }
             if width < 4 {
                 self.out.store_narrow(register, base, offset, width, mask);
             } else {

@@ -245,6 +245,19 @@ impl Assembler {
         self.code.extend_from_slice(&distance.to_le_bytes());
     }
 
+    /// [r10 + place] = k1
+    pub(super) fn keep_running(&mut self, place: usize) {
+        self.code.extend_from_slice(&[0xc4, 0xc1]);
+        self.reach([0x78, 0x91, 0x8a], place);
+    }
+
+    /// k1 = [r10 + place], and k2 its upper half
+    pub(super) fn running_again(&mut self, place: usize) {
+        self.code.extend_from_slice(&[0xc4, 0xc1]);
+        self.reach([0x78, 0x90, 0x8a], place);
+        self.upper_running();
+    }
+
     /// Calls [r10 + helper] with [r10 + machine], two constants and the strip between them; vectors and masks are lost.
     pub(super) fn ask(&mut self, helper: usize, machine: usize, [second, fourth]: [u64; 2]) {
         // push rdi, rsi, rdx, rcx, r8, r9, r10: with the return address, the stack is aligned again.

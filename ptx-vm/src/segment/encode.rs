@@ -219,6 +219,11 @@ impl Assembler {
     /// Loads the mask of the strip's running lanes.
     pub(super) fn load_mask(&mut self) {
         self.code.extend_from_slice(&[0xc5, 0xf8, 0x90, 0x0c, 0x71]); // kmovw k1, [rcx + 2*rsi]
+        self.upper_running();
+    }
+
+    /// k2 = the upper half of k1
+    pub(super) fn upper_running(&mut self) {
         self.code
             .extend_from_slice(&[0xc4, 0xe3, 0xf9, 0x30, 0xd1, 8]); // kshiftrw k2, k1, 8
     }

@@ -183,7 +183,7 @@ impl Assembler {
     }
 
     /// Compares [r10 + place] with a class.
-    fn compare_class(&mut self, place: usize, class: u8) {
+    pub(super) fn compare_class(&mut self, place: usize, class: u8) {
         self.reach([0x41, 0x83, 0xba], place);
         self.code.push(class);
     }

@@ -54,8 +54,10 @@ impl Allocator<'_> {
             out.test_al(low);
             out.jump(When::NotZero, slow);
         };
-        transfer.first(out, &[lanes], u);
-        if !transfer.stores() {
+        if !transfer.apart() {
+            transfer.first(out, &[lanes], u);
+        }
+        if !transfer.stores() && !transfer.apart() {
             out.differ(false, 3, lanes, u, 1);
             out.test_mask();
             out.jump(When::NotZero, &mut differ);
@@ -83,7 +85,7 @@ impl Allocator<'_> {
             out.jump(When::Always, &mut done);
             out.bind(apart);
         }
-        if size == 4 && indexed.log >= 2 {
+        if transfer.by_index(indexed.log) {
             // All indices are compared with how many elements may be reached from the base on.
             out.clear_rax();
             out.rax_plus_frame(base);
@@ -104,7 +106,7 @@ impl Allocator<'_> {
             out.vector_imm(COMPARE_32, 3, lanes, Rm::Register(u), 1, Some(ABOVE));
             out.test_mask();
             out.jump(When::NotZero, &mut slow);
-            transfer.apart(out, lanes, indexed.log);
+            transfer.move_apart(out, lanes, indexed.log);
             out.jump(When::Always, &mut done);
         }
         out.bind(slow);

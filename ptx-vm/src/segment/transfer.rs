@@ -51,6 +51,8 @@ pub(super) struct Transfer {
     masked: bool,
     /// See [`Target::gathers`].
     gathers: bool,
+    /// What lanes have in common is not looked for: they are in a loop that they leave one by one.
+    apart: bool,
 }
 
 /// Where a strip's addresses are: vectors, and for global memory where its range stands.
@@ -104,6 +106,7 @@ impl Allocator<'_> {
             rows: count == 1,
             masked: self.masked,
             gathers: self.gathers,
+            apart: self.merges && self.gathers,
         };
         let (mut asked, mut done) = (Label::default(), Label::default());
         let range = Reach::range(self.transfers);
@@ -168,12 +171,14 @@ impl Allocator<'_> {
             sum
         };
         let low = (size - 1) as u8;
-        transfer.first(out, &[t], u);
+        if !transfer.apart {
+            transfer.first(out, &[t], u);
+        }
         let differs = |out: &mut encode::Assembler| {
             out.vector_imm(COMPARE_32, 3, t, Rm::Register(u), LOWER, Some(NOT_EQUAL));
             out.test_mask();
         };
-        if !transfer.stores {
+        if !transfer.stores && !transfer.apart {
             differs(out);
             out.jump(When::NotZero, &mut differ);
             out.compare_eax(Reach::limit(size));
@@ -185,7 +190,7 @@ impl Allocator<'_> {
             out.jump(When::Always, &mut done);
             out.bind(differ);
         }
-        if transfer.rows {
+        if transfer.rows() {
             transfer.row_start(out, false, u);
             out.vector(encode::ADD_32, u, u, Rm::Row(false, element as u8, 0), 0);
             differs(out);
@@ -274,9 +279,11 @@ impl Allocator<'_> {
         let (mut done, mut differ, mut scattered) =
             (Label::default(), Label::default(), Label::default());
         let low = (size - 1) as u8;
-        transfer.first(out, &t, u);
-        out.advance(offset);
-        if !transfer.stores {
+        if !transfer.apart {
+            transfer.first(out, &t, u);
+            out.advance(offset);
+        }
+        if !transfer.stores && !transfer.apart {
             let other = Rm::Register(u);
             out.vector_imm(COMPARE_64, 3, t[0], other, LOWER, Some(NOT_EQUAL));
             out.vector_imm(COMPARE_64, 4, t[1], other, UPPER, Some(NOT_EQUAL));
@@ -290,7 +297,7 @@ impl Allocator<'_> {
             out.jump(When::Always, &mut done);
             out.bind(differ);
         }
-        if transfer.rows {
+        if transfer.rows() {
             transfer.row_start(out, true, u);
             for (part, mask) in [(0, LOWER), (1, UPPER)] {
                 let row = Rm::Row(true, element as u8, (8 * element * part) as u16);
@@ -402,50 +409,50 @@ impl Allocator<'_> {
         transfer.narrow(out);
         out.bind(done);
     }
+}
 
-    /// The code behind the loop that asks the executor.
-    pub(super) fn questions(&mut self) {
-        if self.questions.is_empty() {
-            return;
+/// The code behind the loop that asks the executor.
+pub(super) fn answer(out: &mut encode::Assembler, questions: Vec<Question>) {
+    if questions.is_empty() {
+        return;
+    }
+    let mut failed = Label::default();
+    for question in questions {
+        let spill = |register: u8| Machine::SPILL as i32 + 64 * i32::from(register);
+        out.bind(question.asked);
+        out.keep_running(Reach::RUNNING);
+        out.r11_from(Reach::SCRATCH);
+        for (index, &register) in question.addresses.iter().enumerate() {
+            let place = Machine::ADDRESSES as i32 + 64 * index as i32;
+            out.store(register, Base::R11, place, false, 0);
         }
-        let mut failed = Label::default();
-        for question in std::mem::take(&mut self.questions) {
-            let out = &mut self.out;
-            let spill = |register: u8| Machine::SPILL as i32 + 64 * i32::from(register);
-            out.bind(question.asked);
-            out.r11_from(Reach::SCRATCH);
-            for (index, &register) in question.addresses.iter().enumerate() {
-                let place = Machine::ADDRESSES as i32 + 64 * index as i32;
+        for &register in &question.held {
+            out.store(register, Base::R11, spill(register), false, 0);
+        }
+        let elements = question.elements.iter().enumerate();
+        let elements = elements.map(|(index, &register)| (register, 64 * index as i32));
+        if question.facts.stores {
+            for (register, place) in elements.clone() {
                 out.store(register, Base::R11, place, false, 0);
             }
-            for &register in &question.held {
-                out.store(register, Base::R11, spill(register), false, 0);
-            }
-            let elements = question.elements.iter().enumerate();
-            let elements = elements.map(|(index, &register)| (register, 64 * index as i32));
-            if question.facts.stores {
-                for (register, place) in elements.clone() {
-                    out.store(register, Base::R11, place, false, 0);
-                }
-            }
-            let words = [question.access, question.facts.pack()];
-            out.ask(Reach::HELPER, Reach::MACHINE, words);
-            out.jump(When::NotZero, &mut failed);
-            out.r11_from(Reach::SCRATCH);
-            for &register in &question.held {
-                out.load(register, Base::R11, spill(register));
-            }
-            if !question.facts.stores {
-                for (register, place) in elements {
-                    out.load(register, Base::R11, place);
-                }
-            }
-            out.load_mask();
-            out.jump_back(question.back);
         }
-        self.out.bind(failed);
-        self.out.fail();
+        let words = [question.access, question.facts.pack()];
+        out.ask(Reach::HELPER, Reach::MACHINE, words);
+        out.jump(When::NotZero, &mut failed);
+        out.r11_from(Reach::SCRATCH);
+        for &register in &question.held {
+            out.load(register, Base::R11, spill(register));
+        }
+        if !question.facts.stores {
+            for (register, place) in elements {
+                out.load(register, Base::R11, place);
+            }
+        }
+        out.running_again(Reach::RUNNING);
+        out.jump_back(question.back);
     }
+    out.bind(failed);
+    out.fail();
 }
 
 impl Transfer {
@@ -459,8 +466,8 @@ impl Transfer {
         self.stores
     }
 
-    /// Words whose indices stand in a vector, from rax on; all are inside.
-    pub(super) fn apart(&self, out: &mut encode::Assembler, lanes: u8, log: u8) {
+    /// Elements whose indices stand in a vector, from rax on; all are inside.
+    pub(super) fn move_apart(&self, out: &mut encode::Assembler, lanes: u8, log: u8) {
         let (vector, [_, part]) = (self.elements[0], self.spare);
         let (mut some, mut done) = (Label::default(), Label::default());
         if self.one_by_one() {
@@ -482,12 +489,25 @@ impl Transfer {
             GATHER_32_BY_32
         };
         out.indexed(op, vector, (lanes, log), 0);
+        self.narrow(out);
         out.bind(done);
     }
 
-    /// See the field.
+    /// Whether rows are looked for.
     pub(super) fn rows(&self) -> bool {
-        self.rows
+        self.rows && !self.apart
+    }
+
+    /// See the field.
+    pub(super) fn apart(&self) -> bool {
+        self.apart
+    }
+
+    /// Whether elements whose places are all inside need but be gathered or scattered: aligned ones, if each index is a multiple of
+    /// their size from the base on.
+    pub(super) fn by_index(&self, log: u8) -> bool {
+        let narrow = self.element < 4 && self.size == self.element && self.gathers && !self.stores;
+        (self.size == 4 || narrow) && 1 << log >= self.size
     }
 
     /// Whether what is apart is loaded one by one, of words where all lanes run.
@@ -623,7 +643,7 @@ const BLEND_64: Opcode = opcode(1, 1, true, 0x28);
 const COMPARE_32: Opcode = opcode(3, 1, false, 0x1e);
 const COMPARE_64: Opcode = opcode(3, 1, true, 0x1e);
 /// vptestmd, vptestmq to a mask
-const TEST_32: Opcode = opcode(2, 1, false, 0x27);
+pub(super) const TEST_32: Opcode = opcode(2, 1, false, 0x27);
 const TEST_64: Opcode = opcode(2, 1, true, 0x27);
 /// vpgatherdd, vpgatherdq, vpgatherqd, vpgatherqq
 const GATHER_32_BY_32: Opcode = opcode(2, 1, false, 0x90);
