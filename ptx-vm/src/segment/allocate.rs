@@ -11,9 +11,10 @@ use std::collections::HashMap;
 use super::branch::{Label, When};
 use super::encode::{self, Assembler, Base, Opcode, Rm};
 use super::plan::{self, Group, Indexed};
+use super::question::{self, Question};
 use super::step::{RegisterSlot, SegmentStep};
 use super::tag::Tag;
-use super::transfer::{self, Question};
+
 use super::widen::{SHL_64, SHR_U64};
 use crate::ir::Reg;
 use crate::isa::Target;
@@ -98,7 +99,7 @@ pub(super) fn compile(
     }
     out.bind(empty);
     out.close(top);
-    transfer::answer(&mut out, allocator.questions);
+    question::answer(&mut out, allocator.questions);
     Some(out.finish())
 }
 

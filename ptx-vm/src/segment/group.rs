@@ -203,7 +203,7 @@ impl Places {
                 match step {
                     None => transfer.first(out, &[lanes], u),
                     Some(step) => {
-                        transfer.row_start(out, false, u);
+                        transfer.row_start(out, false, u, step);
                         let row = Rm::Row(false, step as u8, 0);
                         out.vector(encode::ADD_32, u, u, row, 0);
                     }
@@ -212,10 +212,9 @@ impl Places {
                 out.test_mask();
             }
             Self::Global { lanes, .. } => {
-                if step.is_none() {
-                    transfer.first(out, &lanes, u);
-                } else {
-                    transfer.row_start(out, true, u);
+                match step {
+                    None => transfer.first(out, &lanes, u),
+                    Some(step) => transfer.row_start(out, true, u, step),
                 }
                 for (part, lanes) in lanes.into_iter().enumerate() {
                     let mask = 1 + part as u8;

@@ -67,7 +67,7 @@ impl Allocator<'_> {
             out.bind(differ);
         }
         if transfer.rows() && size == 1 << indexed.log {
-            transfer.row_start_by(out, false, u, 1);
+            transfer.row_start(out, false, u, 1);
             out.vector(encode::ADD_32, u, u, Rm::Row(false, 1, 0), 0);
             out.differ(false, 3, lanes, u, 1);
             out.test_mask();

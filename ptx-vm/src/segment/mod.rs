@@ -24,6 +24,7 @@ mod indexed;
 mod narrow;
 mod native;
 mod plan;
+mod question;
 mod repeat;
 mod root;
 mod step;

@@ -13,8 +13,9 @@ use super::allocate::{Allocator, Facts};
 use super::branch::{Label, When};
 use super::encode::{Assembler, Base, Opcode, Rm, opcode};
 use super::plan::Group;
+use super::question;
 use super::step::{RegisterSlot, SegmentStep};
-use super::transfer::{self, TEST_32};
+use super::transfer::TEST_32;
 use crate::ir::Reg;
 use crate::isa::Target;
 use crate::reach::Reach;
@@ -53,6 +54,25 @@ pub(crate) enum LoopEnd {
     },
 }
 
+impl Loop {
+    /// Whether lanes come to the next turn from the last block alone, which others leave the loop from: then they need not be
+    /// kept meanwhile.
+    fn is_direct(&self) -> bool {
+        let next = Some(self.blocks.len());
+        let edges = |block: &LoopBlock| match block.end {
+            LoopEnd::Jump(to) => [to, None],
+            LoopEnd::Branch { then, other, .. } => [then, other],
+        };
+        let Some((last, before)) = self.blocks.split_last() else {
+            return false;
+        };
+        let [then, other] = edges(last);
+        matches!(last.end, LoopEnd::Branch { .. })
+            && (then == next && other.is_none() || then.is_none() && other == next)
+            && before.iter().all(|block| !edges(block).contains(&next))
+    }
+}
+
 /// Compiles a loop, as [`super::compile`] does a segment.
 pub(crate) fn compile(
     repeated: &Loop,
@@ -66,6 +86,7 @@ pub(crate) fn compile(
     let groups = runs.map(|run| Group::all(&run.steps).len()).max();
     out.push_bases(groups.unwrap_or(0));
     let top = out.open(false);
+    let direct = repeated.is_direct();
     let (mut out_of_turns, mut done) = (Label::default(), Label::default());
     out.lanes_of_strip();
     out.set_left(Reach::LEFT);
@@ -79,13 +100,19 @@ pub(crate) fn compile(
     for (index, block) in repeated.blocks.iter().enumerate() {
         let before = Reach::before(index);
         let mut passed = Label::default();
-        out.lanes_before(before);
-        out.test_eax();
-        out.jump(When::Zero, &mut passed);
+        // Before the header there are some.
+        if index > 0 {
+            out.lanes_before(before);
+            out.test_eax();
+            out.jump(When::Zero, &mut passed);
+        }
+        out.run_eax();
         let mut tested = false;
         for (at, run) in block.runs.iter().enumerate() {
             let mut skipped = Label::default();
-            out.run_lanes_before(before);
+            if at > 0 {
+                out.running_again(before);
+            }
             if let Some((on, negated)) = run.guard {
                 out.load_predicate(slot_of(on))?;
                 out.vector(test(negated), 1, 0, Rm::Register(0), 1);
@@ -136,11 +163,11 @@ pub(crate) fn compile(
                 other,
             } => {
                 if !tested {
-                    out.run_lanes_before(before);
+                    out.running_again(before);
                     out.load_predicate(slot_of(on))?;
                     out.vector(test(negated), 3, 0, Rm::Register(0), 1);
                 }
-                if repeated.blocks.len() == 1 {
+                if direct && index + 1 == repeated.blocks.len() {
                     out.lanes_of_turn(before, then.is_none());
                 } else {
                     out.part(before, then.map(Reach::before), other.map(Reach::before));
@@ -149,7 +176,7 @@ pub(crate) fn compile(
         }
         out.bind(passed);
     }
-    if repeated.blocks.len() > 1 {
+    if !direct {
         let next = Reach::before(repeated.blocks.len());
         out.lanes_before(next);
         out.clear_before(next);
@@ -164,7 +191,7 @@ pub(crate) fn compile(
     out.set_left(Reach::LEFT);
     out.bind(out_of_turns);
     out.close(top);
-    transfer::answer(&mut out, questions);
+    question::answer(&mut out, questions);
     Some(out.finish())
 }
 
@@ -209,9 +236,10 @@ impl Assembler {
         self.code.extend_from_slice(&[0, 0]);
     }
 
-    /// k1 = the lanes at [r10 + place], and k2 their upper half
-    fn run_lanes_before(&mut self, place: usize) {
-        self.running_again(place);
+    /// k1 = the lanes of eax, and k2 their upper half
+    fn run_eax(&mut self) {
+        self.code.extend_from_slice(&[0xc5, 0xf8, 0x92, 0xc8]); // kmovw k1, eax
+        self.upper_running();
     }
 
     /// The lanes of ax are at [r10 + place] too.
@@ -229,6 +257,7 @@ impl Assembler {
             self.code.push(0x66);
             self.reach([0x41, 0x33, 0x82], place); // xor ax, [r10 + place]
         }
+        self.clear_before(place);
     }
 
     /// Of the lanes at [r10 + place] those of k3 go to one place, the others to another.

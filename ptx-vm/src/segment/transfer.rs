@@ -12,28 +12,15 @@ use super::allocate::Allocator;
 use super::ask::TransferFacts;
 use super::branch::{Label, When};
 use super::encode::{self, Base, Opcode, Rm, opcode};
+use super::question::Question;
 use super::step::SegmentStep;
 use super::tag::Tag;
-use crate::machine::Machine;
 use crate::reach::Reach;
 use crate::spaces::unpack;
 
 /// The masks of a strip's running lanes: of all 16 or the lower 8, and of the upper 8.
 const LOWER: u8 = 1;
 const UPPER: u8 = 2;
-
-/// What is left to be made of a transfer after the loop: how it is asked for.
-pub(super) struct Question {
-    asked: Label,
-    /// Where the code goes on.
-    back: usize,
-    /// The vectors of addresses, vectors that hold values, and those of the elements.
-    addresses: Vec<u8>,
-    held: Vec<u8>,
-    elements: Vec<u8>,
-    access: u64,
-    facts: TransferFacts,
-}
 
 /// A transfer while its code is made.
 pub(super) struct Transfer {
@@ -191,7 +178,7 @@ impl Allocator<'_> {
             out.bind(differ);
         }
         if transfer.rows() {
-            transfer.row_start(out, false, u);
+            transfer.row_start(out, false, u, size);
             out.vector(encode::ADD_32, u, u, Rm::Row(false, element as u8, 0), 0);
             differs(out);
             out.jump(When::NotZero, &mut scattered);
@@ -298,7 +285,7 @@ impl Allocator<'_> {
             out.bind(differ);
         }
         if transfer.rows() {
-            transfer.row_start(out, true, u);
+            transfer.row_start(out, true, u, size);
             for (part, mask) in [(0, LOWER), (1, UPPER)] {
                 let row = Rm::Row(true, element as u8, (8 * element * part) as u16);
                 let into = 2 + mask;
@@ -411,50 +398,6 @@ impl Allocator<'_> {
     }
 }
 
-/// The code behind the loop that asks the executor.
-pub(super) fn answer(out: &mut encode::Assembler, questions: Vec<Question>) {
-    if questions.is_empty() {
-        return;
-    }
-    let mut failed = Label::default();
-    for question in questions {
-        let spill = |register: u8| Machine::SPILL as i32 + 64 * i32::from(register);
-        out.bind(question.asked);
-        out.keep_running(Reach::RUNNING);
-        out.r11_from(Reach::SCRATCH);
-        for (index, &register) in question.addresses.iter().enumerate() {
-            let place = Machine::ADDRESSES as i32 + 64 * index as i32;
-            out.store(register, Base::R11, place, false, 0);
-        }
-        for &register in &question.held {
-            out.store(register, Base::R11, spill(register), false, 0);
-        }
-        let elements = question.elements.iter().enumerate();
-        let elements = elements.map(|(index, &register)| (register, 64 * index as i32));
-        if question.facts.stores {
-            for (register, place) in elements.clone() {
-                out.store(register, Base::R11, place, false, 0);
-            }
-        }
-        let words = [question.access, question.facts.pack()];
-        out.ask(Reach::HELPER, Reach::MACHINE, words);
-        out.jump(When::NotZero, &mut failed);
-        out.r11_from(Reach::SCRATCH);
-        for &register in &question.held {
-            out.load(register, Base::R11, spill(register));
-        }
-        if !question.facts.stores {
-            for (register, place) in elements {
-                out.load(register, Base::R11, place);
-            }
-        }
-        out.running_again(Reach::RUNNING);
-        out.jump_back(question.back);
-    }
-    out.bind(failed);
-    out.fail();
-}
-
 impl Transfer {
     /// Bytes of all elements of a lane.
     pub(super) fn size(&self) -> usize {
@@ -548,19 +491,8 @@ impl Transfer {
         out.vector(broadcast, to, 0, Rm::Register(from), 0);
     }
 
-    /// After that: what lane 0 has if the lanes are a row of elements, in `rax` and all lanes of `to`.
-    pub(super) fn row_start(&self, out: &mut encode::Assembler, wide: bool, to: u8) {
-        self.row_start_by(out, wide, to, self.size);
-    }
-
-    /// The same of a row with other steps, a power of two.
-    pub(super) fn row_start_by(
-        &self,
-        out: &mut encode::Assembler,
-        wide: bool,
-        to: u8,
-        step: usize,
-    ) {
+    /// After that: what lane 0 has if the lanes are a row with steps of a power of two, in `rax` and all lanes of `to`.
+    pub(super) fn row_start(&self, out: &mut encode::Assembler, wide: bool, to: u8, step: usize) {
         if self.masked {
             out.before_running(wide, step.trailing_zeros() as u8);
             let op = if wide { BROADCAST_RAX } else { BROADCAST_EAX };
