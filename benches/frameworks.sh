@@ -7,6 +7,7 @@
 #                                              docs/frameworks.md; logs go to OUT
 #   FOLDER/frameworks.sh figures               there too: what PyTorch gets done on the driver alone, under NVIDIA's MPS and
 #                                              through OpenMPS, one process and several, as one table
+#   FOLDER/frameworks.sh survivors [ROUNDS]    there: how many PyTorch servers live through a fault of a neighbour's kernel
 #   FOLDER/frameworks.sh tails                 likewise: an inference server beside training of lower priority, and a
 #                                              training that starts beside another
 #
@@ -50,8 +51,18 @@ figures | tails)
     python3 "$here/figures.py" $tails "native=env CUDA_MPS_PIPE_DIRECTORY=/nonexistent" "NVIDIA MPS=$theirs" \
         "OpenMPS=$ours $here/openmps run --"
     ;;
+survivors)
+    directory=$(mktemp -d)
+    mkdir -p "$directory/mps/log" "$directory/mps/pipe" "$directory/ours/log" "$directory/ours/pipe"
+    theirs="env CUDA_MPS_PIPE_DIRECTORY=$directory/mps/pipe CUDA_MPS_LOG_DIRECTORY=$directory/mps/log"
+    ours="env CUDA_MPS_PIPE_DIRECTORY=$directory/ours/pipe CUDA_MPS_LOG_DIRECTORY=$directory/ours/log"
+    trap 'echo quit | $theirs nvidia-cuda-mps-control >/dev/null; $ours "$here/openmps" control quit >/dev/null; rm -rf "$directory"' EXIT
+    $theirs nvidia-cuda-mps-control -d
+    OPENMPS_ENGINE="${OPENMPS_ENGINE:-nvidia}" $ours "$here/openmps" control -d --failover
+    python3 "$here/survivors.py" --rounds "${2:-25}" "OpenMPS, --failover=$ours $here/openmps run --" "NVIDIA MPS=$theirs"
+    ;;
 *)
-    sed -n '2,15s/^# \{0,1\}//p' "$0"
+    sed -n '2,16s/^# \{0,1\}//p' "$0"
     exit 2
     ;;
 esac

@@ -208,10 +208,6 @@ impl Engine for NvidiaEngine {
         Some(format!("{running} on device {ordinal} ({name})"))
     }
 
-    fn keeps_variables(&self) -> bool {
-        true
-    }
-
     /// As the driver splits the device for green contexts: groups of eight on compute capability 9.
     fn granularity(&self, device: usize) -> Granularity {
         let device = self.shared.devices.get(device);

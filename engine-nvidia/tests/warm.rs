@@ -490,3 +490,29 @@ fn what_the_driver_refuses_and_a_folder_of_others_are_not_used() {
     drop(engine);
     assert_eq!(files(), 0);
 }
+
+#[test]
+fn who_waits_for_its_first_client_loads_what_others_bring_meanwhile() {
+    let fake = Fake::new(&["VERSION=12040"]);
+    let controls = Controls::of(&fake);
+    let place = tempfile::tempdir().unwrap();
+    let folder = place.path().join("code");
+    let (standby, _) = ahead(&fake, Some(&folder));
+    let (engine, _) = ahead(&fake, Some(&folder));
+    let code = machine_code(0);
+    let guest_of_other = {
+        let mut guest = Guest::new(&engine);
+        load(&mut guest, 1, &code);
+        guest
+    };
+    // The other's, one for its next client, and the standby's.
+    controls.settle(1, 3);
+    let loads = controls.loads();
+    let mut guest = Guest::new(&standby);
+    let places = load(&mut guest, 1, &code);
+    let words: Vec<_> = places.iter().map(|&place| guest.word(place)).collect();
+    assert_eq!(words, [1, 2, 0, 3]);
+    assert_eq!(controls.loads(), loads);
+    drop((guest, guest_of_other, engine, standby));
+    assert_eq!(controls.counts(), [0; 5]);
+}

@@ -13,8 +13,8 @@ use std::time::Duration;
 use cuda_abi::types::CUlimit;
 use engine::plan::checks;
 use engine::{
-    Attachment, CUresult, Charge, Client, KeptMemory, MemoryHandle, Owner, Runs, Share, Window,
-    WorkInFlight,
+    Attachment, CUresult, Charge, Client, KeptMemory, KernelPointers, MemoryHandle, Owner, Runs,
+    Share, Window, WorkInFlight,
 };
 use protocol::operations::{self, At, CONTEXT_SLOTS, STREAM_NON_BLOCKING, STREAM_SLOTS};
 use protocol::tensor_maps;
@@ -24,6 +24,7 @@ use crate::client_state::ClientState;
 use crate::context::Context;
 use crate::device::Devices;
 use crate::grid;
+use crate::image::{Workspace, pointers};
 use crate::launch_pool::LaunchPool;
 use crate::memory::{self, ClientMemory, Mapped, Physical, SharedBlock};
 use crate::stream::{GraphLaunch, Operation};
@@ -155,6 +156,12 @@ impl Client for SoftClient {
 
     fn peek(&mut self, address: u64, bytes: u32) -> Result<u64, CUresult> {
         memory::read(&self.objects().client.spaces).peek(address, bytes)
+    }
+
+    fn kernel_pointers(&self, image: &[u8], kernel: &str) -> Result<KernelPointers, String> {
+        let objects = self.objects.as_ref().ok_or("the client has gone")?;
+        let memory = Workspace::new(&objects.held);
+        pointers::of_kernel(image, kernel, self.devices.capability, &memory)
     }
 
     fn set_share(&mut self, share: Share) -> Result<(), CUresult> {

@@ -15,6 +15,8 @@ use ptx::image::fatbin::{self, Damage};
 use ptx::image::{self, ImageError, Limits, PtxText};
 use ptx::{Budget, Memory, link, rewrite};
 
+pub(crate) mod pointers;
+
 /// Why an image is not taken.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Refused {

@@ -17,6 +17,7 @@ pub use protocol::control_messages::Guilt;
 pub use protocol::device_facts::DeviceFacts;
 
 pub use bound::{Bound, Charge};
+pub use kernel_pointers::{KernelPointers, Place};
 pub use memory::{MemoryHandle, Owner, Region, Window};
 pub use observer::{Activity, CodeSource, InFlight, Observer, Span, WorkInFlight};
 pub use runs::{Counted, Runs};
@@ -28,6 +29,7 @@ pub mod clock;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 pub mod format;
+mod kernel_pointers;
 pub mod machine;
 mod memory;
 mod observer;
@@ -49,13 +51,6 @@ pub trait Engine: Send + Sync + Debug {
     /// (CUDA_ERROR_DEVICE_UNAVAILABLE).
     fn hung_work(&self) -> Option<String> {
         None
-    }
-
-    /// Whether modules' variables lie in memory that the engine takes by itself, once when an image that
-    /// has any is loaded, for its first module, and then for each further module. If not, the engine asks
-    /// for it ([`Observer::allocate`]), but for each module.
-    fn keeps_variables(&self) -> bool {
-        false
     }
 
     /// How a client's device memory can stay when this process ends, to be there again in the next one.
@@ -275,6 +270,16 @@ macro_rules! client_trait {
             fn peek(&mut self, address: u64, bytes: u32) -> Result<u64, CUresult> {
                 let _ = (address, bytes);
                 Err(CUresult::ERROR_NOT_SUPPORTED)
+            }
+
+            /// Through which pointers a kernel of an image, whose bytes these are, reads and writes memory, where the text is known
+            /// that was compiled.
+            ///
+            /// # Errors
+            /// Why that cannot be said, in words.
+            fn kernel_pointers(&self, image: &[u8], kernel: &str) -> Result<KernelPointers, String> {
+                let _ = (image, kernel);
+                Err("the engine knows no code".into())
             }
 
             /// Changes the client's share, from the next turn of its work on. What the client was told

@@ -65,7 +65,7 @@ pub trait WorkInFlight: Send + Sync + Debug {
     /// What they have now. Takes no longer than a look at each stream.
     fn in_flight(&self) -> Vec<InFlight>;
 
-    /// Whether the devices may have begun with work that they did not complete, where one of them has died.
+    /// Whether the devices may have begun with a kernel that they did not complete, where one of them has died.
     fn may_have_begun(&self) -> bool {
         true
     }

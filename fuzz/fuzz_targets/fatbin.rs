@@ -2,9 +2,9 @@
 //! of a texture: no panic, no size beyond the limits.
 #![no_main]
 
+use libfuzzer_sys::fuzz_target;
 use protocol::linked_image;
 use protocol::textures::Spec;
-use libfuzzer_sys::fuzz_target;
 use ptx::image::{Limits, fatbin, select_within};
 
 fuzz_target!(|bytes: &[u8]| {

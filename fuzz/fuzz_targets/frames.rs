@@ -2,9 +2,9 @@
 //! the fields of each are read or refused.
 #![no_main]
 
+use libfuzzer_sys::fuzz_target;
 use protocol::operations;
 use protocol::wire::Fields;
-use libfuzzer_sys::fuzz_target;
 use std::cell::RefCell;
 use std::sync::atomic::Ordering;
 use transport::memory::Mapping;

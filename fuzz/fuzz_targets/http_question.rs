@@ -16,8 +16,15 @@ fuzz_target!(|data: &[u8]| {
     };
     assert!(question.body.len() <= 4 << 10, "more than a body may have");
     assert!(!question.path.contains('?'));
-    assert!(question.parameter("span").is_none_or(|value| question.query.contains(value)));
-    assert!(question.header("Host").is_none(), "names are in small letters");
+    assert!(
+        question
+            .parameter("span")
+            .is_none_or(|value| question.query.contains(value))
+    );
+    assert!(
+        question.header("Host").is_none(),
+        "names are in small letters"
+    );
     // Before its last byte it is no whole question; with more behind it, it is the same.
     let mut whole = data.len();
     while let Ok(Some(shorter)) = Question::read(&data[..whole - 1]) {

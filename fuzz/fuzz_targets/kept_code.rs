@@ -6,12 +6,12 @@
 //! of a program, each half of it; an odd first byte changes a real one instead, at places and to values that the bytes say.
 #![no_main]
 
-use std::os::unix::fs::OpenOptionsExt;
 use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
 use std::sync::{Arc, Mutex, OnceLock};
 
-use engine::conformance::rig::{Guest, params, simple_launch};
 use engine::arena::GRANULE;
+use engine::conformance::rig::{Guest, params, simple_launch};
 use engine_soft::{CodeFiles, Config, SoftEngine};
 use libfuzzer_sys::fuzz_target;
 use ptx_vm::{AddressSpace, CodeBytes, KeptCode, Launch, LaunchSpec, Module, Options};
@@ -107,13 +107,21 @@ fn changed(whole: &[u8], changes: &[u8]) -> Vec<u8> {
 
 fn in_file(bytes: &[u8]) {
     static FOLDER: OnceLock<std::path::PathBuf> = OnceLock::new();
-    let folder = FOLDER.get_or_init(|| {
-        std::env::temp_dir().join(format!("openmps-fuzz-{}", std::process::id()))
-    });
+    let folder = FOLDER
+        .get_or_init(|| std::env::temp_dir().join(format!("openmps-fuzz-{}", std::process::id())));
     let _ = std::fs::remove_dir_all(folder);
     drop(CodeFiles::open(folder, Box::new(|_| {})).expect("a folder"));
-    let file = std::fs::read_dir(folder).expect("a folder").next().expect("a file").expect("a name");
-    let mut file = std::fs::OpenOptions::new().write(true).truncate(true).mode(0o600).open(file.path()).expect("a file");
+    let file = std::fs::read_dir(folder)
+        .expect("a folder")
+        .next()
+        .expect("a file")
+        .expect("a name");
+    let mut file = std::fs::OpenOptions::new()
+        .write(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(file.path())
+        .expect("a file");
     file.write_all(bytes).expect("room");
     let files = CodeFiles::open(folder, Box::new(|_| {})).expect("a folder");
     let config = Config {
@@ -125,7 +133,9 @@ fn in_file(bytes: &[u8]) {
     let mut guest = Guest::new(&engine);
     let to = guest.commit(0, GRANULE);
     let module = guest.module(TEXT);
-    guest.launch_result(0, &simple_launch(module, 1, 64), &params(&[to])).expect("a launch");
+    guest
+        .launch_result(0, &simple_launch(module, 1, 64), &params(&[to]))
+        .expect("a launch");
     guest.wait(0).expect("it runs");
     assert_eq!(guest.word(to + 4 * 5), 10);
     assert_eq!(guest.word(to + 4 * 6), 6);
@@ -150,7 +160,10 @@ fuzz_target!(|bytes: &[u8]| {
             [changed(real_module, module), changed(real_program, program)]
         }
     };
-    let given = Arc::new(Kept { given: Some(program), ..Kept::default() });
+    let given = Arc::new(Kept {
+        given: Some(program),
+        ..Kept::default()
+    });
     if let Some(read) = Module::from_kept(&module, &options(&given)) {
         assert_eq!(read.to_kept(), module, "it is what was read");
         look_up(&read);

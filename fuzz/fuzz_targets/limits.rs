@@ -1,8 +1,8 @@
 //! Any text as each kind of limit: refused, or a value within its bounds. Nothing is ever "no limit".
 #![no_main]
 
-use protocol::limits;
 use libfuzzer_sys::fuzz_target;
+use protocol::limits;
 
 fuzz_target!(|text: &str| {
     if let Ok(value) = limits::percentage(text) {

@@ -14,7 +14,12 @@ fn check(file: &[u8], now: u64) -> Vec<Record> {
     let records = form::records(file, now);
     for record in &records {
         assert!(record.minute <= now && now - record.minute < MINUTES);
-        assert!(record.sample.iter().all(|value| value.is_finite() && *value >= 0.0));
+        assert!(
+            record
+                .sample
+                .iter()
+                .all(|value| value.is_finite() && *value >= 0.0)
+        );
         assert!(record.device < 64);
         if let Some(client) = &record.client {
             assert!(!client.program.chars().any(char::is_control));
@@ -34,7 +39,9 @@ fuzz_target!(|data: &[u8]| {
     check(&[&HEAD[..], rest].concat(), now);
 
     // A minute's records, one of whose bytes is another.
-    let mut words = rest.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().unwrap_or_default()));
+    let mut words = rest
+        .chunks_exact(8)
+        .map(|word| u64::from_le_bytes(word.try_into().unwrap_or_default()));
     let mut word = || words.next().unwrap_or_default();
     let (at, other) = (word() as usize % BLOCK, word() as u8);
     // Of the first few: the file before it is of no interest, and long.

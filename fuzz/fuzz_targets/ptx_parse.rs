@@ -1,4 +1,5 @@
-//! Any bytes as a PTX text: no panic, and what is accepted names only what exists.
+//! Any bytes as a PTX text: no panic, and what is accepted names only what exists. Of its kernels it is found out through which
+//! pointers they read and write, all of which are in their parameters.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -17,6 +18,15 @@ fuzz_target!(|bytes: &[u8]| {
     for function in &module.functions {
         check_function(&module, function);
         assert_eq!(ptx::layout::params(function).len(), function.params.len());
+        if function.entry
+            && function.body.is_some()
+            && let Ok(found) = ptx::pointers::pointers(&module, function.name)
+        {
+            let places = found.reads.iter().chain(&found.writes);
+            let mut offsets = places.flat_map(|place| &place.offsets);
+            let bytes = ptx::layout::params_size(function).next_multiple_of(4);
+            assert!(offsets.all(|&offset| u64::from(offset) + 8 <= bytes));
+        }
     }
 });
 

@@ -61,7 +61,8 @@ message! {
         pub bytes: u64,
         /// Whether it is managed memory.
         pub managed: bool,
-        /// Bytes of which its address is a multiple; 0 says nothing.
+        /// Bytes of which its address is a multiple. 0 if it lies in device memory that the engine takes by itself; the others' the
+        /// session gives, for each module.
         pub align: u64,
     }
 }

@@ -18,6 +18,7 @@ pub mod layout;
 mod lexer;
 pub mod link;
 mod parser;
+pub mod pointers;
 pub mod rewrite;
 mod source;
 

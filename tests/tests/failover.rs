@@ -148,6 +148,36 @@ fn a_kernel_that_was_cut_off_is_an_error_and_its_client_can_begin_anew() {
     bystander.end();
 }
 
+#[test]
+fn a_kernel_that_writes_nothing_that_it_reads_is_done_again_and_exact() {
+    let daemon = daemon();
+    let mut survivor = Survivor::of("cut_off", &daemon);
+    assert_eq!(survivor.ask("apart"), "ok", "the kernel runs");
+    survivor.say("finish");
+    replace(&daemon, Signal::KILL);
+    let (said, log) = (survivor.hear(), daemon.server_log());
+    assert_eq!(said, "ok", "{log}");
+    assert!(
+        log.contains("0 operations untouched, 1 repeated, 0 failed"),
+        "{log}"
+    );
+    for (kernel, why) in [
+        ("in_place", "launch: it writes what was read"),
+        ("halves", "launch: it writes what was read"),
+        ("variable", "lies in none of the client's blocks"),
+    ] {
+        assert_eq!(survivor.ask(kernel), "ok", "the kernel runs");
+        survivor.say("finish");
+        replace(&daemon, Signal::KILL);
+        let (said, log) = (survivor.hear(), daemon.server_log());
+        // CUDA_ERROR_LAUNCH_FAILED
+        assert_eq!(said, "error 719", "{kernel}: {log}");
+        assert!(log.contains(why), "{log}");
+        assert_eq!(survivor.ask("reset"), "ok");
+    }
+    survivor.end();
+}
+
 /// The sum of the counts that a metric has.
 fn metric(daemon: &Daemon, name: &str) -> u64 {
     let page = succeed(&mut daemon.tool(&["metrics"]));
@@ -279,12 +309,39 @@ fn a_server_that_is_told_to_end_takes_its_clients_along() {
 
 /// A daemon over a driver of our own, and the file whose content is the process whose device dies.
 fn over_a_driver(folder: &std::path::Path) -> (Daemon, std::path::PathBuf) {
-    let death = folder.join("death");
-    let defined = format!("DEATH=\"{}\"", death.display());
+    over_a_driver_with(folder, "DEATH")
+}
+
+/// A daemon over a driver of our own, and the file of this name.
+fn over_a_driver_with(folder: &std::path::Path, name: &str) -> (Daemon, std::path::PathBuf) {
+    let file = folder.join("file");
+    let defined = format!("{name}=\"{}\"", file.display());
     let driver = tests::fake_driver::compile(folder, &["VERSION=13000", "SPINNING=1", &defined]);
     let driver = driver.to_str().unwrap();
     let variables = [("OPENMPS_ENGINE", "nvidia"), ("OPENMPS_DRIVER", driver)];
-    (Daemon::start_as(&["--failover"], &variables), death)
+    (Daemon::start_as(&["--failover"], &variables), file)
+}
+
+#[test]
+fn on_a_gpu_kernels_that_only_write_are_done_again_in_their_order() {
+    let folder = tempfile::tempdir().unwrap();
+    let (daemon, held) = over_a_driver_with(folder.path(), "HELD");
+    let mut holder = Survivor::of("holder", &daemon);
+    assert_eq!(holder.ask("round"), "ok");
+    std::fs::write(&held, "").unwrap();
+    assert_eq!(holder.ask("spin"), "ok");
+    for _ in 0..3 {
+        assert_eq!(holder.ask("post"), "ok");
+    }
+    replace(&daemon, Signal::KILL);
+    std::fs::remove_file(&held).unwrap();
+    assert_eq!(holder.ask("round"), "ok");
+    let log = daemon.server_log();
+    assert!(
+        log.contains("0 operations untouched, 4 repeated, 0 failed"),
+        "{log}"
+    );
+    holder.end();
 }
 
 #[test]

@@ -180,7 +180,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_takes_longer_than_is_left_is_not_begun() {
+    fn what_takes_longer_than_is_left_has_begun_no_kernel() {
         let seconds = Duration::from_secs;
         assert_eq!(too_long(seconds(900), seconds(900), NO_LIMIT), None);
         assert_eq!(too_long(seconds(600), seconds(100), seconds(700)), None);

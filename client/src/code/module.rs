@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use cuda_abi::CUresult;
-use protocol::operations::{ModuleLoad, ModuleUnload};
+use protocol::operations::{ModuleLoad, ModuleUnload, Object};
 
 use crate::code::function::Functions;
 use crate::code::image::Image;
@@ -112,6 +112,7 @@ impl Modules {
         {
             data.resize(wanted, 0);
             room.copy_out(0, &mut data);
+            connection.keep_answer(Object::Module(number), &data);
         }
         let addresses: Vec<u64> = data
             .chunks_exact(8)

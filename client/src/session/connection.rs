@@ -13,7 +13,7 @@ use std::time::Duration;
 use cuda_abi::CUresult;
 use cuda_abi::types::CUdevice;
 use protocol::device_facts::{ARENA, DeviceFacts};
-use protocol::operations::{Request, WindowOf, WindowOfReply};
+use protocol::operations::{Object, Request, WindowOf, WindowOfReply};
 use transport::memory::{Mapping, Sealed};
 use transport::session::{ClientEnd, EncodedRequest, Reply};
 
@@ -239,6 +239,11 @@ impl Connection {
         self.link
             .post_staged(request, staged)
             .map_err(|_| self.lost())
+    }
+
+    /// Keeps what was answered at length to the call that made an object, for another server.
+    pub(crate) fn keep_answer(&self, object: Object, data: &[u8]) {
+        self.link.keep_answer(object, data);
     }
 
     /// Sends a request and waits for its reply. An error in the reply is an error here.

@@ -65,7 +65,9 @@ impl NvidiaClient {
         Ok(match loaded {
             Ok(None) => operations::ImageLoadReply::default(),
             Ok(Some(image)) => {
-                let descriptor = image.descriptor().encode();
+                let moved = image.moved().filter(|_| self.is_kept);
+                let descriptor = moved.map_or(image.descriptor(), |(_, descriptor)| descriptor);
+                let descriptor = descriptor.encode();
                 self.images.insert(request.image, image);
                 operations::ImageLoadReply::written(CUresult::SUCCESS, &descriptor, &[], reply)
             }
@@ -96,11 +98,15 @@ impl NvidiaClient {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
         let image = Arc::clone(image);
-        let module = Module::new(&context, image, &mut self.memory, &self.client_streams.code)?;
+        let code = &self.client_streams.code;
+        let module = Module::new(&context, image, &mut self.memory, code, self.is_kept)?;
         let device = context.device().number();
         for &variable in module.variables() {
             reply.extend(variable.base.to_le_bytes());
             self.memory.add_variable(variable, device);
+        }
+        for &(own, drivers) in module.constants() {
+            self.memory.add_twin_constant(own, drivers);
         }
         let addresses = module.variables().len() as u64;
         self.modules.insert(request.module, Arc::new(module));

@@ -16,8 +16,8 @@ use std::sync::Arc;
 
 use cuda_abi::types::CUlimit;
 use engine::{
-    Attachment, Bound, CUresult, Client, KeptMemory, MemoryHandle, Owner, PollResult, Runs, Share,
-    Window, WorkInFlight,
+    Attachment, Bound, CUresult, Client, KeptMemory, KernelPointers, MemoryHandle, Owner,
+    PollResult, Runs, Share, Window, WorkInFlight,
 };
 use protocol::operations::{
     self, At, CONTEXT_SLOTS, OUTPUT_NONE, OUTPUT_PIECE, STREAM_NON_BLOCKING, STREAM_SLOTS,
@@ -27,6 +27,7 @@ use protocol::tensor_maps;
 use self::semaphores::Semaphores;
 use crate::code::images::ClientImage;
 use crate::code::module::Module;
+use crate::code::pointers;
 use crate::code::warm_set::WarmShare;
 use crate::device::context::Context;
 use crate::device::fault_record::FaultRecord;
@@ -61,6 +62,8 @@ pub(crate) struct NvidiaClient {
     /// Of the server's memory, what may be held for the client.
     server_memory: Arc<Bound>,
     images: HashMap<u64, Arc<ClientImage>>,
+    /// Its device memory is to outlive this process.
+    is_kept: bool,
     /// What it may bring to the images that are kept.
     warm_share: Arc<WarmShare>,
     runs: Runs<GraphRun>,
@@ -109,6 +112,7 @@ impl NvidiaClient {
         if let KeptMemory::Chunks(chunks) = &kept {
             memory.keep_chunks(&observer, &windows, chunks)?;
         }
+        let is_kept = matches!(kept, KeptMemory::Chunks(_));
         let waker = Arc::clone(shared.poller.waker());
         let devices = shared.devices.clone();
         let client_streams = Arc::new(ClientStreams::new(
@@ -116,7 +120,7 @@ impl NvidiaClient {
             waker,
             memory.cleared(),
             devices,
-            matches!(kept, KeptMemory::Chunks(_)),
+            is_kept,
         ));
         let mut records = Vec::new();
         if fenced {
@@ -139,6 +143,7 @@ impl NvidiaClient {
             runs: Runs::new(&server_memory),
             server_memory,
             images: HashMap::new(),
+            is_kept,
             warm_share: shared.images.share(),
             arrays: HashMap::new(),
             textures: HashMap::new(),
@@ -237,6 +242,10 @@ impl Client for NvidiaClient {
 
     fn peek(&mut self, address: u64, bytes: u32) -> Result<u64, CUresult> {
         self.memory.peek(address, bytes)
+    }
+
+    fn kernel_pointers(&self, image: &[u8], kernel: &str) -> Result<KernelPointers, String> {
+        pointers::of_kernel(image, kernel)
     }
 
     fn share(&mut self, range: Window) -> Result<MemoryHandle, CUresult> {

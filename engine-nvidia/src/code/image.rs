@@ -12,6 +12,7 @@ use cuda_abi::types::*;
 use protocol::image_descriptor::{Descriptor, Kernel, Variable};
 
 use crate::code::loaded::{LoadRequest, Loaded};
+use crate::code::moved_variables::MovedVariables;
 use crate::code::prepare::Prepared;
 use crate::code::refused::Refused;
 use crate::code::room::{CodeRoom, RoomCharge};
@@ -31,6 +32,8 @@ const MOST_SPARES: usize = 16;
 pub(crate) struct Image {
     bytes: Arc<[u8]>,
     descriptor: Descriptor,
+    /// How its variables can lie in memory of a client's, if they can, and what that client is told.
+    moved: Option<(Arc<MovedVariables>, Descriptor)>,
     /// Names of the kernels, in the descriptor's order, for the driver.
     kernels: Vec<CString>,
     /// The variables in the descriptor's order.
@@ -119,6 +122,7 @@ impl Image {
             names,
             changes,
             sections,
+            moved,
             ..
         } = prepared;
         let request = LoadRequest {
@@ -174,14 +178,17 @@ impl Image {
         let of_variables = variables.iter().map(|variable| variable.bytes);
         let of_variables = of_variables.fold(0, u64::saturating_add);
         let module_bytes = usize::try_from(of_variables).unwrap_or(usize::MAX);
+        // The real driver keeps the device heap itself.
+        let descriptor = Descriptor {
+            kernels,
+            variables,
+            heap: false,
+        };
+        let moved = moved.as_ref();
         let image = Self {
             bytes: Arc::clone(code),
-            // The real driver keeps the device heap itself.
-            descriptor: Descriptor {
-                kernels,
-                variables,
-                heap: false,
-            },
+            moved: moved.map(|moved| (Arc::clone(moved), moved_descriptor(moved, &descriptor))),
+            descriptor,
             kernels: kernel_names,
             variables: placed,
             prints: changes.prints,
@@ -200,8 +207,15 @@ impl Image {
         Ok(image)
     }
 
+    /// What is told of it.
     pub(crate) fn descriptor(&self) -> &Descriptor {
         &self.descriptor
+    }
+
+    /// What is told of it to a client in whose memory its variables lie, and how they do. `None` if they cannot.
+    pub(crate) fn moved(&self) -> Option<(&MovedVariables, &Descriptor)> {
+        let moved = self.moved.as_ref();
+        moved.map(|(moved, descriptor)| (&**moved, descriptor))
     }
 
     pub(crate) fn kernel_names(&self) -> &[CString] {
@@ -210,6 +224,11 @@ impl Image {
 
     pub(crate) fn variables(&self) -> &[Placed] {
         &self.variables
+    }
+
+    /// It, as the driver gets it.
+    pub(crate) fn code(&self) -> &[u8] {
+        &self.bytes
     }
 
     /// Bytes of it, as the driver gets them.
@@ -280,7 +299,7 @@ impl Image {
 
     /// Counts the module that came with the image among those that are kept, or gives it up: until now it counted for a client,
     /// which has another.
-    fn count_spares(&self) {
+    pub(crate) fn count_spares(&self) {
         let mut spares = self.spares.lock();
         spares.retain_mut(|spare| {
             if spare.held.is_none() {
@@ -373,6 +392,22 @@ impl Image {
     pub(crate) fn drop_spares(&self) -> bool {
         let spares = std::mem::take(&mut *self.spares.lock());
         !spares.is_empty()
+    }
+}
+
+/// What a client is told of an image whose variables lie in its memory.
+fn moved_descriptor(moved: &MovedVariables, descriptor: &Descriptor) -> Descriptor {
+    let managed = descriptor.variables.iter();
+    let managed = managed.filter(|variable| variable.managed).cloned();
+    let own = moved.variables().iter().map(|variable| Variable {
+        name: variable.name.clone(),
+        bytes: variable.bytes,
+        managed: false,
+        align: moved.alignment(),
+    });
+    Descriptor {
+        variables: own.chain(managed).collect(),
+        ..descriptor.clone()
     }
 }
 

@@ -7,6 +7,7 @@ use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::ops::Deref;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, OnceLock, Weak};
 
@@ -43,6 +44,7 @@ pub(crate) struct KnownImages {
     state: Mutex<State>,
     /// Who keeps files and loads ahead, if anybody does.
     ahead: OnceLock<SyncSender<Task>>,
+    has_had_clients: AtomicBool,
 }
 
 /// What there is to do for who keeps files and loads ahead.
@@ -123,12 +125,14 @@ impl Images {
                 room,
                 state: Mutex::new(state),
                 ahead: OnceLock::new(),
+                has_had_clients: AtomicBool::new(false),
             }),
         }
     }
 
     /// What one more client may bring to what is kept.
     pub(crate) fn share(&self) -> Arc<WarmShare> {
+        self.known.has_had_clients.store(true, Ordering::Relaxed);
         Arc::new(WarmShare::new(self.known.room.most()))
     }
 
@@ -174,6 +178,11 @@ impl Images {
 }
 
 impl KnownImages {
+    /// Whether a client has come.
+    pub(crate) fn has_had_clients(&self) -> bool {
+        self.has_had_clients.load(Ordering::Relaxed)
+    }
+
     /// The image with this content, for one more client, if it is there.
     fn give(
         self: &Arc<Self>,

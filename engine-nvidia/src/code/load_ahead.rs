@@ -4,7 +4,7 @@
 //! It loads only while a device has had nothing to do for a moment, and for half of the time at most. Started by the
 //! engine, told by `images` what there is to do. Must not know clients.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::fmt::{Debug, Formatter};
 use std::path::Path;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
@@ -31,6 +31,8 @@ const LONGEST: Duration = Duration::from_millis(200);
 /// A device has nothing to do if it had nothing each time of so many, with so much time between.
 const LOOKS: u32 = 5;
 const BETWEEN_LOOKS: Duration = Duration::from_millis(2);
+/// A server that waits for its first client looks for new files this often: others may have clients.
+const BETWEEN_LISTS: Duration = Duration::from_secs(2);
 /// How long files are still written when the server ends.
 const AT_THE_END: Duration = Duration::from_secs(1);
 
@@ -74,6 +76,7 @@ impl LoadAhead {
             files,
             say,
             ahead: VecDeque::new(),
+            listed: HashSet::new(),
             next: None,
             spares: VecDeque::new(),
             has_complained: false,
@@ -116,6 +119,8 @@ struct Thread {
     say: Say,
     /// Files whose images are to be loaded.
     ahead: VecDeque<WarmFile>,
+    /// Names of all that were found.
+    listed: HashSet<String>,
     next: Option<Next>,
     /// Images of which there is no module on a device, or none that nobody has.
     spares: VecDeque<(Weak<Image>, Arc<Device>)>,
@@ -136,6 +141,7 @@ impl Thread {
             let wants = self.next.is_some() || !self.ahead.is_empty() || !self.spares.is_empty();
             let task = match wants {
                 true => tasks.recv_timeout(pause),
+                false if self.stands_by() => tasks.recv_timeout(BETWEEN_LISTS),
                 false => tasks.recv().map_err(|_| RecvTimeoutError::Disconnected),
             };
             match task {
@@ -147,6 +153,7 @@ impl Thread {
                     pause = SHORTEST;
                 }
                 Ok(Task::End) | Err(RecvTimeoutError::Disconnected) => break,
+                Err(RecvTimeoutError::Timeout) if !wants => self.list(),
                 Err(RecvTimeoutError::Timeout) => {
                     let began = Instant::now();
                     pause = match self.load_something() {
@@ -166,11 +173,22 @@ impl Thread {
         }
     }
 
+    /// Whether no client has come yet, and what others' bring is kept.
+    fn stands_by(&self) -> bool {
+        let images = self.images.upgrade();
+        self.files.is_some() && images.is_some_and(|images| !images.has_had_clients())
+    }
+
+    /// Has what is new among the files loaded.
     fn list(&mut self) {
         let Some(files) = &self.files else { return };
         let mut set_aside = 0;
         match files.list(&mut set_aside) {
-            Ok(all) => self.ahead = all.into(),
+            Ok(all) => {
+                let new = all.into_iter();
+                let new = new.filter(|file| self.listed.insert(file.name().to_owned()));
+                self.ahead = new.collect();
+            }
             Err(error) => self.complain(&error),
         }
         if set_aside > 0 {

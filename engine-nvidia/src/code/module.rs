@@ -18,6 +18,7 @@ use crate::code::images::ClientImage;
 use crate::code::loaded::Loaded;
 use crate::code::module_fence::ModuleFence;
 use crate::code::output::{RING, Ring};
+use crate::code::own_variables::{ALIGNED, OwnVariables, TwinConstant};
 use crate::device::context::Context;
 use crate::memory::address_space::ClientAddressSpace;
 use crate::sync::Handle;
@@ -37,6 +38,8 @@ pub(crate) struct Module {
     launched: Vec<AtomicBool>,
     /// Where each variable is, in the descriptor's order.
     variables: Vec<Window>,
+    /// Those of its variables that are constants and lie in the client's memory.
+    constants: Vec<TwinConstant>,
     /// Where its kernels print to.
     ring: Option<OwnRing>,
     /// What it is told of what its kernels may reach, in a fenced client.
@@ -60,7 +63,8 @@ impl Drop for OwnRing {
 }
 
 impl Module {
-    /// Loads an image in a context. Its managed variables get memory of the client's.
+    /// Loads an image in a context. Its managed variables get memory of the client's, and if what the client has `is_kept` for
+    /// another server, all that can.
     ///
     /// # Errors
     /// The driver's status; CUDA_ERROR_OUT_OF_MEMORY if there is no memory for managed variables.
@@ -69,25 +73,44 @@ impl Module {
         image: Arc<ClientImage>,
         memory: &mut ClientAddressSpace,
         client: &Arc<ClientCode>,
+        is_kept: bool,
     ) -> Result<Self, CUresult> {
         let shared = image.is_shared();
         let code = match shared {
             true => None,
             false => Some(own_code(context, &image, client)?),
         };
-        let loaded = image.instantiate(context.device())?;
+        let observer = client.observer();
+        let own = match is_kept {
+            true => OwnVariables::place(context, &image, observer)?,
+            false => None,
+        };
+        let loaded = match &own {
+            Some(own) if own.has_addresses() => {
+                let loaded = own.load(context)?;
+                image.count_spares();
+                loaded
+            }
+            _ => image.instantiate(context.device())?,
+        };
         if !shared {
             loaded.begin_use(memory)?;
         }
         let mut variables = Vec::with_capacity(image.variables().len());
+        let mut constants = Vec::new();
+        if let Some(own) = &own {
+            variables.extend(own.windows());
+            constants = own.set(context, &loaded, memory, observer.has_variables())?;
+        }
         for placed in image.variables() {
             variables.push(match placed {
+                Placed::ByDriver(_) if own.is_some() => continue,
                 Placed::ByDriver(name) => {
                     let (base, bytes) = loaded.variable(name)?;
                     Window { base, bytes }
                 }
                 Placed::Managed(variable) => {
-                    let range = place(context, variable, memory, client.observer())?;
+                    let range = place(context, variable, memory, observer)?;
                     let (pointer, _) = loaded.variable(&variable.pointer)?;
                     let device = context.device().number();
                     memory.set(device, pointer, &range.base.to_le_bytes())?;
@@ -108,6 +131,7 @@ impl Module {
         };
         let mut module = Self::of(context, image, loaded, code, variables);
         (module.ring, module.fence) = (ring, fence);
+        module.constants = constants;
         Ok(module)
     }
 
@@ -151,6 +175,7 @@ impl Module {
             shared: code.is_none(),
             attributes: Mutex::default(),
             variables,
+            constants: Vec::new(),
             ring: None,
             fence: None,
             _code: code,
@@ -189,6 +214,11 @@ impl Module {
 
     pub(crate) fn variables(&self) -> &[Window] {
         &self.variables
+    }
+
+    /// Those of its variables that are constants and lie in the client's memory, and where the driver has them.
+    pub(crate) fn constants(&self) -> &[TwinConstant] {
+        &self.constants
     }
 
     /// A kernel's function.
@@ -340,9 +370,6 @@ fn make_ring(
     memory.set(device, variable, &own.ring.address().to_le_bytes())?;
     Ok(Some(own))
 }
-
-/// What addresses that an observer gives are aligned to at least.
-const ALIGNED: u64 = 256;
 
 /// Gives a managed variable memory in the client's host window, with its first value.
 fn place(

@@ -30,7 +30,7 @@ use crate::code::refused::Refused;
 /// Bytes of text beyond which machine code that prints is left as it is.
 const MOST_TEXT: usize = 2 << 20;
 /// Bytes of text beyond which everything is: a tree takes many times as much.
-const MOST_TREE: usize = 16 << 20;
+pub(crate) const MOST_TREE: usize = 16 << 20;
 
 /// Instructions of such a text beyond which it is refused: compilers write more than twenty bytes for each.
 const MOST_INSTRUCTIONS: u64 = 1 << 20;

@@ -20,7 +20,7 @@ pub(super) const SECTION_HEADER: usize = 64;
 const PROGRAM_HEADER: usize = 56;
 pub(super) const SYMBOL: usize = 24;
 pub(super) const SECTION_SYMBOLS: u32 = 2;
-const SECTION_NO_BITS: u32 = 8;
+pub(super) const SECTION_NO_BITS: u32 = 8;
 pub(super) const SYMBOL_OBJECT: u8 = 1;
 
 /// Checks an image's tables and collects the names of what may be its variables.

@@ -6,20 +6,22 @@
 #![forbid(unsafe_code)]
 
 use std::ffi::{CStr, CString};
+use std::ops::Range;
 
 use crate::code::symbols::{
-    ELF_HEADER, SECTION_HEADER, SECTION_SYMBOLS, SYMBOL, SYMBOL_OBJECT, half, long, part, table,
-    word,
+    ELF_HEADER, SECTION_HEADER, SECTION_NO_BITS, SECTION_SYMBOLS, SYMBOL, SYMBOL_OBJECT, half,
+    long, part, table, word,
 };
 
 /// The sections that hold variables: those with first values, those without, and constants, which the host may write.
-const VARIABLES: [&[u8]; 3] = [b".nv.global.init", b".nv.global", b".nv.constant3"];
+const VARIABLES: [&[u8]; 3] = [b".nv.global.init", b".nv.global", CONSTANTS];
+const CONSTANTS: &[u8] = b".nv.constant3";
 /// Sections of what a block has while it runs begin so.
 const SHARED: &[u8] = b".nv.shared.";
 
 /// Flags of a section: it can be written, it is in memory.
 const WRITABLE: u64 = 1;
-const IN_MEMORY: u64 = 2;
+pub(super) const IN_MEMORY: u64 = 2;
 /// Numbers of sections from here on have meanings of their own.
 const RESERVED_SECTIONS: usize = 0xff00;
 /// The machine of CUDA's code.
@@ -28,9 +30,15 @@ const CUDA_MACHINE: u16 = 190;
 /// A section that holds variables.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct VariableSection {
+    /// Which one it is in the file.
+    pub(crate) number: usize,
+    /// Code reads it without an address.
+    pub(crate) is_constant: bool,
     pub(crate) bytes: u64,
     /// What its first byte's address is a multiple of.
-    alignment: u64,
+    pub(crate) alignment: u64,
+    /// Where in the file its first values stand; `None` if they are zeroes.
+    pub(crate) contents: Option<Range<usize>>,
     /// Variables in it; at least one.
     pub(crate) symbols: Vec<VariableSymbol>,
 }
@@ -58,7 +66,7 @@ pub(crate) fn variable_sections(file: &[u8]) -> Option<Vec<VariableSection>> {
     let names = strings(file, headers.get(usize::from(half(file, 62)?))?)?;
     let mut sections = Vec::with_capacity(headers.len());
     let mut has_symbols = false;
-    for header in &headers {
+    for (number, header) in headers.iter().enumerate() {
         let name = string(names, word(header, 0)?)?.to_bytes();
         let (flags, bytes) = (long(header, 8)?, long(header, 32)?);
         let is_variables = VARIABLES.contains(&name);
@@ -66,10 +74,22 @@ pub(crate) fn variable_sections(file: &[u8]) -> Option<Vec<VariableSection>> {
         if is_written && bytes != 0 && !is_variables && !name.starts_with(SHARED) {
             return None;
         }
-        has_symbols |= word(header, 4)? == SECTION_SYMBOLS;
+        let kind = word(header, 4)?;
+        has_symbols |= kind == SECTION_SYMBOLS;
+        let contents = match is_variables && kind != SECTION_NO_BITS {
+            true => {
+                let at = long(header, 24)?;
+                part(file, at, bytes)?;
+                Some(at as usize..(at + bytes) as usize)
+            }
+            false => None,
+        };
         let section = VariableSection {
+            number,
+            is_constant: name == CONSTANTS,
             bytes,
             alignment: long(header, 48)?,
+            contents,
             symbols: Vec::new(),
         };
         sections.push((name, is_variables.then_some(section)));
@@ -132,12 +152,12 @@ impl VariableSection {
 }
 
 /// A section of strings.
-fn strings<'a>(file: &'a [u8], header: &[u8]) -> Option<&'a [u8]> {
+pub(super) fn strings<'a>(file: &'a [u8], header: &[u8]) -> Option<&'a [u8]> {
     part(file, long(header, 24)?, long(header, 32)?)
 }
 
 /// The string at a place.
-fn string(strings: &[u8], at: u32) -> Option<&CStr> {
+pub(super) fn string(strings: &[u8], at: u32) -> Option<&CStr> {
     CStr::from_bytes_until_nul(strings.get(at as usize..)?).ok()
 }
 

@@ -16,6 +16,7 @@ use crate::memory::host_window::HostWindow;
 use crate::memory::physical_mappings::Physical;
 use crate::memory::reach_table::ReachTable;
 use crate::memory::shared_block::SharedBlock;
+use crate::memory::twin_constants::{TwinConstants, TwinCopy};
 use crate::memory::window::DeviceWindow;
 use crate::memory::zero_fill::ZeroFillProgress;
 
@@ -39,6 +40,7 @@ pub(crate) struct ClientAddressSpace {
     staging: HostWindow,
     /// By first address, the bytes and the device of each variable of the client's modules.
     variables: BTreeMap<u64, (u64, usize)>,
+    twin_constants: TwinConstants,
     /// Blocks of other clients, by first address, with their devices.
     imports: BTreeMap<u64, (Arc<SharedBlock>, usize)>,
     /// Of a fenced client, what its kernels may reach on each device; of others, nothing.
@@ -71,6 +73,7 @@ impl ClientAddressSpace {
             host: HostWindow::new(first, host, addresses),
             staging: HostWindow::new(first, staging, addresses),
             variables: BTreeMap::new(),
+            twin_constants: TwinConstants::default(),
             imports: BTreeMap::new(),
             tables: Vec::new(),
         })
@@ -257,14 +260,39 @@ impl ClientAddressSpace {
         }
     }
 
-    /// Writes a few bytes to what the driver itself allocated on a device, before all of the client's
-    /// later work there.
+    /// Writes a few bytes to what the driver itself allocated on a device, or to variables that lie in the client's memory there,
+    /// before all of the client's later work there.
     ///
     /// # Errors
     /// CUDA_ERROR_INVALID_DEVICE, and the driver's status.
     pub(crate) fn set(&mut self, device: usize, to: u64, bytes: &[u8]) -> Result<(), CUresult> {
+        self.device_window(device)?.set(to, bytes)
+    }
+
+    /// Zeroes variables that lie in the client's memory on a device, likewise.
+    ///
+    /// # Errors
+    /// As [`ClientAddressSpace::set`].
+    pub(crate) fn zero(&mut self, device: usize, range: Window) -> Result<(), CUresult> {
+        self.device_window(device)?.zero(range)
+    }
+
+    /// Copies a constant from the client's memory on a device to where the driver has it, likewise.
+    ///
+    /// # Errors
+    /// As [`ClientAddressSpace::set`].
+    pub(crate) fn copy_constant(
+        &mut self,
+        device: usize,
+        to: u64,
+        from: Window,
+    ) -> Result<(), CUresult> {
+        self.device_window(device)?.copy(to, from)
+    }
+
+    fn device_window(&mut self, device: usize) -> Result<&mut DeviceWindow, CUresult> {
         let window = self.devices.get_mut(device);
-        window.ok_or(CUresult::ERROR_INVALID_DEVICE)?.set(to, bytes)
+        window.ok_or(CUresult::ERROR_INVALID_DEVICE)
     }
 
     /// Has what is written by [`ClientAddressSpace::set`] on a device come after what another client wrote so, `earlier`; gives what
@@ -277,8 +305,7 @@ impl ClientAddressSpace {
         device: usize,
         earlier: Option<&Arc<ZeroFillProgress>>,
     ) -> Result<Arc<ZeroFillProgress>, CUresult> {
-        let window = self.devices.get_mut(device);
-        let window = window.ok_or(CUresult::ERROR_INVALID_DEVICE)?;
+        let window = self.device_window(device)?;
         if let Some(earlier) = earlier {
             window.follow(earlier)?;
         }
@@ -299,9 +326,20 @@ impl ClientAddressSpace {
         self.variables.insert(range.base, (range.bytes, device));
     }
 
+    /// Adds a constant of a module that lies in the client's memory, and that the driver has as well.
+    pub(crate) fn add_twin_constant(&mut self, own: Window, drivers: u64) {
+        self.twin_constants.add(own, drivers);
+    }
+
+    /// What has to be copied when work has written in a range, for code to see what was written.
+    pub(crate) fn written_constants(&self, range: Window) -> impl Iterator<Item = TwinCopy> {
+        self.twin_constants.written(range)
+    }
+
     /// Forgets a variable.
     pub(crate) fn remove_variable(&mut self, base: u64) {
         self.variables.remove(&base);
+        self.twin_constants.remove(base);
     }
 
     /// The address in this process of a range in a space, and what is there, for work on a device.

@@ -14,5 +14,6 @@ pub(crate) mod reach_table;
 pub(crate) mod shared_block;
 mod spans;
 pub(crate) mod tensor_map;
+pub(crate) mod twin_constants;
 pub(crate) mod window;
 pub(crate) mod zero_fill;

@@ -347,18 +347,48 @@ impl DeviceWindow {
     /// # Errors
     /// The driver's status.
     pub(crate) fn set(&mut self, to: u64, bytes: &[u8]) -> Result<(), CUresult> {
-        let device = Arc::clone(&self.device);
-        let written = (|| {
-            let driver = device.enter()?;
-            let clearing = self.clearing_stream(driver)?;
+        self.before_later_work(|driver, clearing| {
             // SAFETY: the destination is a variable of a module or the table of what the client reaches, large enough
             // for the bytes, as the caller knows; from pageable memory the driver has taken them when it returns.
-            unsafe {
-                driver.cuMemcpyHtoDAsync_v2(to, bytes.as_ptr().cast(), bytes.len(), clearing)?;
-            }
+            unsafe { driver.cuMemcpyHtoDAsync_v2(to, bytes.as_ptr().cast(), bytes.len(), clearing) }
+        })
+    }
+
+    /// Zeroes memory before all of the client's later work.
+    ///
+    /// # Errors
+    /// The driver's status.
+    pub(crate) fn zero(&mut self, range: Window) -> Result<(), CUresult> {
+        self.before_later_work(|driver, clearing| {
+            // SAFETY: the range is a module's variables in the client's memory, as the caller knows.
+            unsafe { driver.cuMemsetD8Async(range.base, 0, range.bytes as usize, clearing) }
+        })
+    }
+
+    /// Copies within the device's memory before all of the client's later work.
+    ///
+    /// # Errors
+    /// The driver's status.
+    pub(crate) fn copy(&mut self, to: u64, from: Window) -> Result<(), CUresult> {
+        self.before_later_work(|driver, clearing| {
+            // SAFETY: both sides are a module's variable, one where the driver has it, as the caller knows.
+            unsafe { driver.cuMemcpyAsync(to, from.base, from.bytes as usize, clearing) }
+        })
+    }
+
+    /// Gives the driver what is to be done before all of the client's later work on the device.
+    fn before_later_work(
+        &mut self,
+        work: impl FnOnce(&Driver, CUstream) -> Result<(), CUresult>,
+    ) -> Result<(), CUresult> {
+        let device = Arc::clone(&self.device);
+        let given = (|| {
+            let driver = device.enter()?;
+            let clearing = self.clearing_stream(driver)?;
+            work(driver, clearing)?;
             self.record_clearing(driver)
         })();
-        device.confirm(written)
+        device.confirm(given)
     }
 
     /// The stream that clears.

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use cuda_abi::CUresult;
 use cuda_abi::types::*;
+use engine::Window;
 use protocol::arrays::Shape;
 use protocol::operations::{ArrayCopy, ArrayCreate, Space};
 use protocol::textures::{Resource, Spec};
@@ -17,6 +18,7 @@ use protocol::textures::{Resource, Spec};
 use crate::device::context::Context;
 use crate::driver::Driver;
 use crate::memory::address_space::ClientAddressSpace;
+use crate::submit::copy::constants;
 use crate::submit::copy::step::Step;
 use crate::sync::Handle;
 
@@ -353,6 +355,14 @@ pub(crate) fn plan(
         request.from_pitch,
         request.from_slice,
     )?;
+    let written = match &to {
+        CopySide::Memory(base, pitch, slice) => Window {
+            base: *base,
+            bytes: slice * (depth - 1) + pitch * (height - 1) + width,
+        },
+        CopySide::Array(_) => Window { base: 0, bytes: 0 },
+    };
+    let constants = constants(memory, written);
     let whole = reach == u64::MAX;
     let even = |side: &CopySide| match side {
         CopySide::Array(_) => true,
@@ -369,7 +379,8 @@ pub(crate) fn plan(
         )
     };
     if whole && (depth == 1 || (even(&to) && even(&from))) {
-        return Ok(vec![part(0, 0, height, depth)?]);
+        let all = part(0, 0, height, depth)?;
+        return Ok([all].into_iter().chain(constants).collect());
     }
     let rows = if whole { height } else { 1 };
     if depth.saturating_mul(height / rows) > MOST_STEPS as u64 {
@@ -381,6 +392,7 @@ pub(crate) fn plan(
             steps.push(part(z, y, rows, 1)?);
         }
     }
+    steps.extend(constants);
     Ok(steps)
 }
 

@@ -79,6 +79,11 @@ impl CompletionAction {
         }
     }
 
+    /// Whether it is about kernels.
+    pub(crate) fn is_of_kernels(&self) -> bool {
+        matches!(self, Self::Keep(_) | Self::KeepRun(_))
+    }
+
     /// Whether it is a kernel that may print while it runs.
     pub(crate) fn prints(&self) -> bool {
         match self {

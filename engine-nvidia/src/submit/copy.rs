@@ -13,10 +13,12 @@ pub(crate) mod step;
 use std::sync::Arc;
 
 use cuda_abi::CUresult;
+use engine::Window;
 use engine::plan::copy::{Extent, Rows, coalesce};
 use protocol::operations::{self, Space};
 
 use crate::memory::address_space::{ClientAddressSpace, MemoryKind};
+use crate::memory::twin_constants::TwinCopy;
 use crate::submit::command::CommandKind;
 use crate::submit::copy::host::{HostJob, HostSource};
 use crate::submit::copy::step::{LinearCopy, MOST_STEPS, RowsCopy, Step};
@@ -53,6 +55,10 @@ pub(crate) fn plan_copy(
         (request.from_pitch, request.from_slice),
         extent,
     )?;
+    let written = Window {
+        base: to.base,
+        bytes: to_bytes,
+    };
     coalesce(&mut to, &mut from, &mut extent);
     let on_host = |place| memory.host_of(place).is_some();
     if on_host(to_place) && on_host(from_place) {
@@ -93,7 +99,11 @@ pub(crate) fn plan_copy(
             .host_of(to_place)
             .and_then(|window| Readback::of(copy, awaited, window.owner()));
         return Ok(readback.map_or_else(
-            || CommandKind::steps(vec![Step::Linear(copy)]),
+            || {
+                let mut steps = vec![Step::Linear(copy)];
+                steps.extend(constants(memory, written));
+                CommandKind::steps(steps)
+            },
             CommandKind::Readback,
         ));
     }
@@ -102,7 +112,19 @@ pub(crate) fn plan_copy(
     } else {
         within_registrations(memory, (to, to_place), (from, from_place), extent)
     };
-    steps.map(CommandKind::steps)
+    steps.map(|mut steps| {
+        steps.extend(constants(memory, written));
+        CommandKind::steps(steps)
+    })
+}
+
+/// What is to be done when a range was written in which there are constants.
+pub(crate) fn constants(
+    memory: &ClientAddressSpace,
+    written: Window,
+) -> impl Iterator<Item = Step> {
+    let copies = memory.written_constants(written);
+    copies.map(|TwinCopy { to, from, bytes }| Step::Linear(LinearCopy { to, from, bytes }))
 }
 
 /// As boxes if the driver can express the planes' distances, else plane by plane.
@@ -224,12 +246,15 @@ pub(crate) fn plan_fill(
     }
     let pitches = (request.pitch, 0);
     let unified = (Space::Unified as u32, request.to);
-    let (to, place, _) = side(memory, on, unified, pitches, extent)?;
+    let (to, place, bytes) = side(memory, on, unified, pitches, extent)?;
     let Some(window) = memory.host_of(place) else {
-        return Ok(vec![Step::Fill(operations::Fill {
+        let mut steps = vec![Step::Fill(operations::Fill {
             pitch: to.pitch,
             ..*request
-        })]);
+        })];
+        let base = to.base;
+        steps.extend(constants(memory, Window { base, bytes }));
+        return Ok(steps);
     };
     let job = HostJob {
         to,
@@ -259,7 +284,7 @@ pub(crate) fn plan_write(
     }
     let (base, place) = memory.find(on, Space::Unified as u32, to, width)?;
     let data = data.to_vec();
-    Ok(vec![match memory.host_of(place) {
+    let step = match memory.host_of(place) {
         None => Step::Write { to: base, data },
         Some(window) => Step::Host(HostJob {
             to: Rows {
@@ -275,5 +300,8 @@ pub(crate) fn plan_write(
             },
             owners: [Arc::clone(window.owner())].into(),
         }),
-    }])
+    };
+    let bytes = width;
+    let constants = constants(memory, Window { base, bytes });
+    Ok([step].into_iter().chain(constants).collect())
 }

@@ -14,8 +14,21 @@ pub type Symbol<'a> = (&'a str, u16, u64, u64);
 const HEADER: usize = 64;
 const SYMBOL: usize = 24;
 
+/// A word with a variable's address: its section's number from 1, where in that, and the variable's number from 1.
+pub type Address = (u32, u64, u64);
+
 /// An ELF file with these sections and symbols.
 pub fn elf(text: &str, sections: &[Section<'_>], symbols: &[Symbol<'_>]) -> Vec<u8> {
+    elf_with(text, sections, symbols, &[])
+}
+
+/// The same, with words that the driver writes addresses to.
+pub fn elf_with(
+    text: &str,
+    sections: &[Section<'_>],
+    symbols: &[Symbol<'_>],
+    addresses: &[Address],
+) -> Vec<u8> {
     let mut strings = vec![0];
     let mut named = |name: &str| {
         let at = strings.len() as u32;
@@ -23,8 +36,8 @@ pub fn elf(text: &str, sections: &[Section<'_>], symbols: &[Symbol<'_>]) -> Vec<
         strings.push(0);
         at
     };
-    // None, the variables, the text, symbols, strings.
-    let count = sections.len() + 4;
+    // None, the variables, the text, what is said of addresses, symbols, strings.
+    let count = sections.len() + addresses.len() + 4;
     let mut file = vec![0; HEADER * (count + 1)];
     let mut headers = Vec::new();
     let mut add =
@@ -55,6 +68,11 @@ pub fn elf(text: &str, sections: &[Section<'_>], symbols: &[Symbol<'_>]) -> Vec<
         table.extend(offset.to_le_bytes());
         table.extend(bytes.to_le_bytes());
     }
+    for (_, at, variable) in addresses {
+        // R_CUDA_64, and nothing to add.
+        let words = [*at, variable << 32 | 2, 0].map(u64::to_le_bytes);
+        add(&mut file, 0, 4, 0, Ok(words.as_flattened()));
+    }
     add(&mut file, 0, 2, 0, Ok(&table));
     add(&mut file, 0, 3, 0, Ok(&strings));
     file[..6].copy_from_slice(b"\x7fELF\x02\x01");
@@ -70,7 +88,13 @@ pub fn elf(text: &str, sections: &[Section<'_>], symbols: &[Symbol<'_>]) -> Vec<
         header[8..16].copy_from_slice(&flags.to_le_bytes());
         header[24..32].copy_from_slice(&at.to_le_bytes());
         header[32..40].copy_from_slice(&bytes.to_le_bytes());
-        header[40..44].copy_from_slice(&(count as u32 - 1).to_le_bytes());
+        let of_addresses = index.checked_sub(sections.len() + 2);
+        let (link, info) = match of_addresses.and_then(|which| addresses.get(which)) {
+            Some((section, ..)) => (count as u32 - 2, *section),
+            None => (count as u32 - 1, 0),
+        };
+        header[40..44].copy_from_slice(&link.to_le_bytes());
+        header[44..48].copy_from_slice(&info.to_le_bytes());
     }
     file
 }

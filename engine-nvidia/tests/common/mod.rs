@@ -247,6 +247,30 @@ impl Controls {
         }
     }
 
+    /// Where the driver has a variable of that module.
+    pub fn variable(&self, name: &std::ffi::CStr) -> u64 {
+        // SAFETY: the function has this type in `driver.c`, and reads a string that is there.
+        unsafe {
+            let variable = self
+                .library
+                .get::<unsafe extern "C" fn(*const std::ffi::c_char) -> u64>(b"fake_variable\0")
+                .unwrap();
+            variable(name.as_ptr())
+        }
+    }
+
+    /// The first bytes of the file that module is of, which has so many.
+    pub fn code(&self, bytes: usize) -> Vec<u8> {
+        // SAFETY: the function has this type in `driver.c`, and gives what is never freed; the caller says how long it is.
+        unsafe {
+            let code = self
+                .library
+                .get::<unsafe extern "C" fn() -> *const u8>(b"fake_code\0")
+                .unwrap();
+            std::slice::from_raw_parts(code(), bytes).to_vec()
+        }
+    }
+
     /// The words that say what the kernels of that module may reach.
     pub fn fence(&self) -> [u64; 5] {
         self.words(b"fake_fence\0")

@@ -10,6 +10,7 @@
  *   LOCAL        bytes of a thread's local memory of a kernel that is called deep;
  *   THREADS      that a multiprocessor can have, more than a thousand unless it says so;
  *   SPINNING     1 if kernels spin from the beginning;
+ *   HELD         a file: while it is there, kernels that spin do not end, and when it is gone they do;
  *   DEATH        a file: once it is there, the device is dead of 700, if it says a process's number for that one;
  *   TOTAL        bytes of memory that there are said to be;
  *   MPS          it is a client of the MPS in CUDA_MPS_PIPE_DIRECTORY, if one listens there, as
@@ -143,9 +144,15 @@ static void run(struct op *o) {
     free(o);
 }
 static int ending; /* so many kernels that spin end all the same */
+static int spins(void) {
+#ifdef HELD
+    if (access(HELD, F_OK)) return 0;
+#endif
+    return spinning;
+}
 static int waits(struct op *o) { return o->kind == 8 && ((struct semaphore *)o->data)->value < o->from; }
 static void drain(struct stream *s) {
-    while (!held && !sticky && s->first && !(spinning && s->first->kind == 5 && !ending) && !waits(s->first)) {
+    while (!held && !sticky && s->first && !(s->first->kind == 5 && !ending && spins()) && !waits(s->first)) {
         struct op *o = s->first;
         if (o->kind == 5 && ending) ending--;
         if (!(s->first = o->next)) s->last = &s->first;
@@ -359,6 +366,11 @@ static int has_died(void) {
 }
 #endif
 R cuStreamQuery(struct stream *s) {
+#ifdef HELD
+    pthread_mutex_lock(&big);
+    drain_all();
+    pthread_mutex_unlock(&big);
+#endif
 #ifdef DEATH
     if (!sticky && has_died()) sticky = 700;
 #endif
@@ -644,6 +656,7 @@ static const char *of_elf(struct module *m, const char *image) {
 }
 static struct module *last_module; /* that was loaded, and has a client's text */
 const char *fake_text(void) { return last_module->text; }
+const char *fake_code(void) { return last_module->code; }
 P fake_fence(void) { return (P)last_module->fence; }
 P fake_list(void) { return (P)last_module->list; }
 R cuModuleLoadDataEx(struct module **m, const char *image, unsigned n, unsigned *options, void **values) {
@@ -716,6 +729,7 @@ R cuModuleGetGlobal_v2(P *at, size_t *n, struct module *m, const char *name) {
     *n = added ? 16 : reference ? 8 : sizeof m->variable;
     return OK;
 }
+P fake_variable(const char *name) { P at = 0; size_t n; cuModuleGetGlobal_v2(&at, &n, last_module, name); return at; }
 R cuFuncGetName(const char **name, struct module *f) { *name = f->name; return OK; }
 #ifdef FUNC_SET_ATTRIBUTE
 /* What was last set, of any function. */

@@ -22,6 +22,7 @@ mod limits;
 mod matrices;
 mod newer;
 mod recorded;
+mod repeats;
 mod rounding;
 mod segments;
 mod sparse;

@@ -29,6 +29,9 @@ pub struct Needed {
     pub device: u64,
     /// Of managed memory.
     pub managed: u64,
+    /// Of device memory that the engine takes by itself: once when an image is loaded that has any, for its first module, and
+    /// then for each further module.
+    pub in_engine: u64,
 }
 
 /// An image.
@@ -241,9 +244,10 @@ impl Images {
 fn bytes_of_variables(descriptor: &Descriptor) -> Option<Needed> {
     let mut needed = Needed::default();
     for variable in &descriptor.variables {
-        let sum = match variable.managed {
-            true => &mut needed.managed,
-            false => &mut needed.device,
+        let sum = match (variable.managed, variable.align) {
+            (true, _) => &mut needed.managed,
+            (false, 0) => &mut needed.in_engine,
+            (false, _) => &mut needed.device,
         };
         if *sum == 0 {
             *sum = SLACK;
@@ -374,10 +378,15 @@ mod tests {
             images.variables(image)
         };
         assert_eq!(load(1, vec![]), Ok(Needed::default()));
-        let two = load(2, vec![variable(1, 0, false), variable(1000, 8, false)]).unwrap();
-        assert!(two.device >= 512 + 1024 && two.managed == 0);
-        let mixed = load(3, vec![variable(1, 0, false), variable(1000, 8, true)]).unwrap();
-        assert!(mixed.device >= 512 && mixed.managed >= 1024);
+        let two = load(2, vec![variable(1, 4, false), variable(1000, 8, false)]).unwrap();
+        assert!(two.device >= 512 + 1024 && two.managed == 0 && two.in_engine == 0);
+        let mixed = vec![
+            variable(1, 4, false),
+            variable(1000, 8, true),
+            variable(1000, 0, false),
+        ];
+        let mixed = load(3, mixed).unwrap();
+        assert!(mixed.device >= 512 && mixed.managed >= 1024 && mixed.in_engine >= 1024);
         // Many variables that are aligned to more than all memory is.
         let aligned = load(4, vec![variable(8, 1 << 16, false); 100]).unwrap();
         assert!(aligned.device >= 100 * (1 << 16));

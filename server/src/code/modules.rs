@@ -61,7 +61,8 @@ impl Modules {
     /// Loads a module of an image on a device, in memory of the client's for its variables.
     ///
     /// # Errors
-    /// When the handle is in use, there are too many, or image, quota or engine refuse it.
+    /// When the handle is in use, there are too many, or image, quota or engine refuse it; CUDA_ERROR_NOT_SUPPORTED if variables are
+    /// to hold what they held in another server, whose engine had them.
     pub fn load(
         &mut self,
         request: &ModuleLoad,
@@ -72,10 +73,14 @@ impl Modules {
         if self.modules.len() >= MAX_MODULES || self.modules.contains_key(&request.module) {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
-        let mut needed = loader.images.variables(request.image)?;
-        let mut in_engine = EngineVariables { device, bytes: 0 };
-        if loader.observer.keeps_variables() {
-            in_engine.bytes = std::mem::take(&mut needed.device);
+        let needed = loader.images.variables(request.image)?;
+        let in_engine = EngineVariables {
+            device,
+            bytes: needed.in_engine,
+        };
+        if in_engine.bytes > 0 && loader.placed.is_some() {
+            // They are gone with the engine that had them, wherever the next one puts them.
+            return Err(CUresult::ERROR_NOT_SUPPORTED);
         }
         // The one that nobody used is this one now, or is no more.
         let unused = loader

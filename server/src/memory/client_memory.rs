@@ -8,7 +8,8 @@
 //!
 //! Knows neither streams nor records; how blocks lie is `heap`'s.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, btree_map};
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -427,6 +428,19 @@ impl ClientMemory {
         }
     }
 
+    /// The block in which an address lies, and the one that ends there.
+    #[must_use]
+    pub fn blocks_at(&self, address: u64) -> [Option<Range<u64>>; 2] {
+        let last = |mut blocks: btree_map::Range<'_, u64, MemoryBlock>| {
+            let (_, block) = blocks.next_back()?;
+            Some(block.start..block.start + block.bytes)
+        };
+        [
+            last(self.blocks.range(..=address)).filter(|block| block.contains(&address)),
+            last(self.blocks.range(..address)).filter(|block| block.end == address),
+        ]
+    }
+
     /// The window of a device in which an address lies.
     #[must_use]
     pub fn window_of(&self, address: u64) -> Option<Window> {
@@ -438,6 +452,12 @@ impl ClientMemory {
     #[must_use]
     pub fn is_in_host_window(&self, address: u64) -> bool {
         self.host.heap.window_of(address).is_some()
+    }
+
+    /// Whether an address lies in any window.
+    #[must_use]
+    pub fn is_in_window(&self, address: u64) -> bool {
+        self.window_of(address).is_some() || self.is_in_host_window(address)
     }
 
     /// Sets addresses of a device aside.

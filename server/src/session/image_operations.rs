@@ -119,12 +119,14 @@ impl Session {
 
     /// Counts the variables of the module that an engine has of an image before anybody loads one.
     fn count_unused(&mut self, image: u64, device: u32) -> Result<(), CUresult> {
-        if self.observer.keeps_variables() {
-            let bytes = self.images.variables(image)?.device;
-            self.memory.charge(device, bytes)?;
-            self.images
-                .set_unused_charge(image, EngineVariables { device, bytes });
-        }
+        // If that is absurd, no module is loaded.
+        let bytes = self
+            .images
+            .variables(image)
+            .map_or(0, |needed| needed.in_engine);
+        self.memory.charge(device, bytes)?;
+        self.images
+            .set_unused_charge(image, EngineVariables { device, bytes });
         Ok(())
     }
 

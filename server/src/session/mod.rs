@@ -44,6 +44,7 @@ pub mod observer;
 mod page_operations;
 pub mod recording;
 mod records;
+mod repeating;
 mod semaphores;
 mod takeover;
 mod value_waits;

@@ -272,12 +272,6 @@ impl ClientObserver {
         })
     }
 
-    /// See [`engine::Engine::keeps_variables`].
-    #[must_use]
-    pub fn keeps_variables(&self) -> bool {
-        self.channels.engine.keeps_variables()
-    }
-
     /// See [`engine::Engine::begins_one_at_a_time`].
     #[must_use]
     pub fn begins_one_at_a_time(&self) -> bool {
@@ -323,10 +317,10 @@ impl ClientObserver {
             .unwrap_or_default()
     }
 
-    /// Says to the server that takes the session over if of what is under way nothing was begun.
+    /// Says to the server that takes the session over if of what is under way no kernel was begun.
     pub fn say_what_was_begun(&self) {
         if self.is_kept && self.work.get().is_some_and(|work| !work.may_have_begun()) {
-            self.publisher.set_not_begun();
+            self.publisher.set_no_kernel_begun();
         }
     }
 

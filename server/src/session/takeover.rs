@@ -7,15 +7,13 @@
 //! request is checked as any. Must not know how the client kept its journal.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Range;
 
 use cuda_abi::CUresult;
 use engine::Observer;
 use protocol::control_messages::{Ending, Guilt, Takeovers};
 use protocol::operations::{
-    At, ContextCreate, ContextDestroy, Copy, Fill, HostAlloc, ImageLoad, ImagePut, ManagedAlloc,
-    MemAlloc, MemFree, ModuleLoad, Opcode, OperationClass, RecordOutcome, Space, StreamDestroy,
-    Write,
+    At, ContextCreate, ContextDestroy, HostAlloc, ImageLoad, ImagePut, ManagedAlloc, MemAlloc,
+    MemFree, ModuleLoad, Opcode, OperationClass, RecordOutcome, StreamDestroy,
 };
 use protocol::wire::Fields;
 use transport::ring::{Position, Record};
@@ -27,18 +25,16 @@ use crate::memory::backing::ClientBacking;
 use crate::memory::client_memory::MemoryKind;
 use crate::memory::heap::ALIGNMENT;
 use crate::session::event_loop::NOWHERE;
+use crate::session::repeating::{Begun, Objects, completed, cut_off};
 use crate::session::{End, Session};
 use crate::stream_scheduler::completion::host_barrier;
-
-/// Bytes of a write that may be a flag for somebody who watches it: such a write is not done twice.
-const FLAG_BYTES: usize = 8;
 
 /// What a client died of whose kernel was cut off, for the log.
 const CUT_OFF: &str =
     "its server ended while a kernel of this client ran, and how far that came cannot be told";
 
 /// What came of a takeover, for the log.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TakenOver {
     /// Objects that were made again.
     objects: usize,
@@ -48,7 +44,8 @@ pub struct TakenOver {
     repeated: usize,
     /// Operations that failed, as a kernel was cut off.
     failed: usize,
-    is_cut_off: bool,
+    /// Why work that was cut off cannot be done again.
+    cut_off: Option<String>,
 }
 
 impl TakenOver {
@@ -117,33 +114,47 @@ impl Session {
             }
         }
         let records = taken_before(consumer, former)?;
-        let mut result = TakenOver {
-            is_cut_off: is_cut_off(
-                records.iter().map(|(_, record)| record),
-                former,
-                self.begun(former),
-            ),
-            ..TakenOver::default()
-        };
+        let mut result = TakenOver::default();
         let freed = Freed::by(&records);
-        let mut in_ring = BTreeMap::new();
+        let (base, later): (Vec<_>, Vec<_>) =
+            (entries.into_iter()).partition(|entry| entry.end <= former.retired);
         let mut late = Vec::new();
-        for entry in entries {
-            if entry.end > former.retired {
-                in_ring.insert(entry.end, entry);
-                continue;
-            }
+        for entry in &base {
             match &entry.outcome {
-                Outcome::Unanswered if is_call(&entry.record) => late.push(entry.record),
+                Outcome::Unanswered if is_call(&entry.record) => late.push(entry.record.clone()),
                 Outcome::Unanswered => return Err(End::violation("a reply is wanted of no call")),
                 outcome => self.make_again(&entry.record, outcome, (former, &mut result))?,
             }
         }
+        let taken = || records.iter().map(|(_, record)| record);
+        let mut known = Objects::new(
+            (&*self.client, &self.memory, &self.images),
+            (&base, &later),
+            taken(),
+            former,
+        );
+        let begun = match self.observer.begins_one_at_a_time() {
+            _ if former.has_begun_no_kernel => Begun::no_kernel(taken(), former),
+            true => Begun::First,
+            false => Begun::All,
+        };
+        result.cut_off = cut_off(taken(), (former, &begun), &mut known);
+        drop(base);
+        if let Some(why) = &result.cut_off {
+            for context in (0..)
+                .zip(&self.contexts)
+                .filter_map(|(id, device)| device.map(|_| id))
+            {
+                self.fault_if_well(context, former, why);
+            }
+        }
+        let entry_at = |entry: Entry| (entry.end, entry);
+        let mut in_ring: BTreeMap<_, _> = later.into_iter().map(entry_at).collect();
         for (position, record) in records {
             let entry = in_ring.remove(&position.end());
             // Before there is work on it.
             self.check_memory(&freed)?;
-            let at = self.follow(record, entry, (former, &mut result), &mut late)?;
+            let at = self.follow(record, entry, (former, &begun, &mut result), &mut late)?;
             self.unretired.push_back((position, at));
         }
         self.check_memory(&freed)?;
@@ -198,30 +209,37 @@ impl Session {
         made.map_err(|code| not_made(opcode, code))?;
         result.objects += 1;
         if opcode == Opcode::ContextCreate {
-            self.settle_fault(record, former, result.is_cut_off)?;
+            self.settle_fault(record, former, result.cut_off.as_deref())?;
         }
         Ok(())
     }
 
-    /// A context that was dead is so again, and dead is one whose kernel was cut off: with all of the client's, as what
+    /// A context that was dead is so again, and dead is one whose work was cut off: with all of the client's, as what
     /// one has done may be another's.
-    fn settle_fault(&self, record: &Record, former: &Former, is_cut_off: bool) -> Result<(), End> {
+    fn settle_fault(
+        &self,
+        record: &Record,
+        former: &Former,
+        cut_off: Option<&str>,
+    ) -> Result<(), End> {
         let context = ContextCreate::read(record.slots())
             .map_err(End::violation)?
             .context;
-        let before = former.faults.get(context as usize).copied();
-        match before.filter(|&code| code != CUresult::SUCCESS) {
-            Some(code) => {
-                let text = "it was dead when its former server ended";
-                self.observer.fault(context, code, Guilt::Innocent, text);
-            }
-            None if is_cut_off => {
-                let code = CUresult::ERROR_LAUNCH_FAILED;
-                self.observer.fault(context, code, Guilt::Innocent, CUT_OFF);
-            }
-            None => {}
+        if let Some(code) = fault_before(context, former) {
+            let text = "it was dead when its former server ended";
+            self.observer.fault(context, code, Guilt::Innocent, text);
+        } else if let Some(why) = cut_off {
+            self.fault_if_well(context, former, why);
         }
         Ok(())
+    }
+
+    fn fault_if_well(&self, context: u32, former: &Former, why: &str) {
+        if fault_before(context, former).is_none() {
+            let code = CUresult::ERROR_LAUNCH_FAILED;
+            let text = format!("{CUT_OFF} ({why})");
+            self.observer.fault(context, code, Guilt::Innocent, &text);
+        }
     }
 
     /// Makes an object again so that what the client was answered is true.
@@ -326,7 +344,7 @@ impl Session {
         &mut self,
         mut record: Record,
         entry: Option<Entry>,
-        (former, result): (&Former, &mut TakenOver),
+        (former, begun, result): (&Former, &Begun, &mut TakenOver),
         late: &mut Vec<Record>,
     ) -> Result<At, End> {
         let header = record.header;
@@ -354,8 +372,8 @@ impl Session {
                     }
                     return Ok(NOWHERE);
                 }
-                let count = match self.begun(former).is_it(at, former) {
-                    _ if result.is_cut_off => &mut result.failed,
+                let count = match begun.is_it(at, former) {
+                    _ if result.cut_off.is_some() => &mut result.failed,
                     true => &mut result.repeated,
                     false => &mut result.untouched,
                 };
@@ -380,20 +398,11 @@ impl Session {
                 let created = is_context.then(|| record.clone());
                 self.perform_kept(&mut record)?;
                 if let Some(record) = created {
-                    self.settle_fault(&record, former, result.is_cut_off)?;
+                    self.settle_fault(&record, former, result.cut_off.as_deref())?;
                 }
             }
         }
         Ok(NOWHERE)
-    }
-
-    /// Which operations the former server may have begun, which had this one's engine.
-    fn begun(&self, former: &Former) -> Begun {
-        match self.observer.begins_one_at_a_time() {
-            _ if former.is_not_begun => Begun::Nothing,
-            true => Begun::First,
-            false => Begun::All,
-        }
     }
 
     /// A stream was made again whose end was complete.
@@ -405,27 +414,10 @@ impl Session {
     }
 }
 
-/// Which of a stream's operations that are not complete may have been begun.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Begun {
-    /// The first one at most.
-    First,
-    /// Any: a device has several, and says late how far it is.
-    All,
-    /// None: the former server has said so.
-    Nothing,
-}
-
-impl Begun {
-    /// Whether this one may have been.
-    fn is_it(self, at: At, former: &Former) -> bool {
-        let behind = at.sequence.saturating_sub(completed(former, at.stream));
-        match self {
-            Self::First => behind == 1,
-            Self::All => behind >= 1,
-            Self::Nothing => false,
-        }
-    }
+/// The error of a context that was dead before.
+fn fault_before(context: u32, former: &Former) -> Option<CUresult> {
+    let code = former.faults.get(context as usize).copied();
+    code.filter(|&code| code != CUresult::SUCCESS)
 }
 
 /// What records that the former server had taken free: work on that is complete where it has given the memory back.
@@ -480,212 +472,5 @@ fn taken_before(consumer: &mut Consumer, former: &Former) -> Result<Vec<(Positio
         Err(End::violation(
             "the ring's records are not those that were taken",
         ))
-    }
-}
-
-fn completed(former: &Former, stream: u32) -> u64 {
-    let completed = former.completed.get(stream as usize);
-    completed.copied().unwrap_or(0)
-}
-
-/// Whether any of these records, in the ring's order, may have been begun whose work cannot be done again without anybody
-/// being able to tell. One that writes what an earlier one has read is such, as that one is done again too.
-fn is_cut_off<'a>(
-    records: impl Iterator<Item = &'a Record>,
-    former: &Former,
-    begun: Begun,
-) -> bool {
-    let mut read: Vec<Range<u64>> = Vec::new();
-    for record in records {
-        let header = record.header;
-        let opcode = Opcode::from_number(header.opcode);
-        let Some(opcode) = opcode.filter(|opcode| opcode.row().class == OperationClass::Stream)
-        else {
-            continue;
-        };
-        let at = At {
-            stream: header.channel,
-            sequence: header.sequence,
-        };
-        if !begun.is_it(at, former) {
-            continue;
-        }
-        let Some(repeatable) = repeatable(opcode, record) else {
-            return true;
-        };
-        read.extend(repeatable.reads);
-        if let Some(writes) = repeatable.writes
-            && read
-                .iter()
-                .any(|read| read.start < writes.end && writes.start < read.end)
-        {
-            return true;
-        }
-    }
-    false
-}
-
-/// What an operation reads and writes that can be done twice, of memory that kernels and copies reach by its addresses.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Repeatable {
-    reads: Option<Range<u64>>,
-    writes: Option<Range<u64>>,
-}
-
-/// What a stream's operation touches, if it can be done again after it was begun.
-fn repeatable(opcode: Opcode, record: &Record) -> Option<Repeatable> {
-    match opcode {
-        Opcode::StreamWait
-        | Opcode::HostBarrier
-        | Opcode::ValueWait
-        | Opcode::EventRecord
-        | Opcode::StreamDestroy => Some(Repeatable::default()),
-        Opcode::Fill => {
-            let fill = Fill::read(record.slots()).ok()?;
-            let width = fill.width.saturating_mul(fill.element.into());
-            let rows = (fill.height, fill.pitch);
-            Some(Repeatable {
-                reads: None,
-                writes: Some(extent(fill.to, width, rows, (1, 0))),
-            })
-        }
-        Opcode::Write => {
-            let write = Write::read(record.slots()).ok()?;
-            let bytes = record.data().len();
-            (bytes > FLAG_BYTES).then(|| Repeatable {
-                reads: None,
-                writes: Some(write.to..write.to.saturating_add(bytes as u64)),
-            })
-        }
-        Opcode::Copy => {
-            let copy = Copy::read(record.slots()).ok()?;
-            let is_memory = |space: u32| space == Space::Unified as u32;
-            let side = |at, pitch, slice| {
-                extent(at, copy.width, (copy.height, pitch), (copy.depth, slice))
-            };
-            let from = side(copy.from, copy.from_pitch, copy.from_slice);
-            let to = side(copy.to, copy.to_pitch, copy.to_slice);
-            Some(Repeatable {
-                reads: is_memory(copy.from_space).then_some(from),
-                writes: is_memory(copy.to_space).then_some(to),
-            })
-        }
-        _ => None,
-    }
-}
-
-/// From the first to the last byte of rows of `width` bytes, in slices.
-fn extent(
-    at: u64,
-    width: u64,
-    (height, pitch): (u64, u64),
-    (depth, slice): (u64, u64),
-) -> Range<u64> {
-    let rows = height.saturating_sub(1).saturating_mul(pitch);
-    let slices = depth.saturating_sub(1).saturating_mul(slice);
-    let bytes = width.saturating_add(rows).saturating_add(slices);
-    at..at.saturating_add(bytes)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use protocol::operations::{Launch, Request, STREAM_SLOTS};
-    use protocol::wire::{Header, MAX_FIELD_SLOTS};
-
-    fn record<R: Request>(request: &R, sequence: u64, data: &[u8]) -> Record {
-        let mut slots = [0; MAX_FIELD_SLOTS];
-        request.write(&mut slots[..R::SLOTS]);
-        let header = Header {
-            opcode: R::OPCODE as u16,
-            sequence,
-            channel: 40,
-            ..Header::default()
-        };
-        Record::new(header, slots[..R::SLOTS].to_vec(), data.to_vec())
-    }
-
-    fn former(completed: u64) -> Former {
-        let mut words = vec![0; STREAM_SLOTS as usize];
-        words[40] = completed;
-        Former {
-            journal: Vec::new(),
-            taken: 0,
-            retired: 0,
-            is_spilled: false,
-            is_not_begun: false,
-            completed: words,
-            faults: Vec::new(),
-            answered: Vec::new(),
-        }
-    }
-
-    #[test]
-    fn what_may_have_been_begun_and_cannot_be_repeated_is_cut_off() {
-        let launch = Launch::default();
-        let is = |record: Record, completed, begun| {
-            is_cut_off(std::iter::once(&record), &former(completed), begun)
-        };
-        let behind = || record(&launch, 9, &[]);
-        assert!(is(record(&launch, 8, &[]), 7, Begun::First));
-        assert!(!is(behind(), 7, Begun::First), "behind another");
-        assert!(is(behind(), 7, Begun::All), "the device may have both");
-        assert!(!is(behind(), 7, Begun::Nothing), "it has neither");
-        assert!(!is(record(&launch, 8, &[]), 8, Begun::All), "complete");
-        let write = Write { to: 4096 };
-        assert!(is(record(&write, 8, &[0; 4]), 7, Begun::First), "a flag");
-        assert!(!is(record(&write, 8, &[0; 64]), 7, Begun::First));
-    }
-
-    #[test]
-    fn a_copy_onto_itself_is_not_repeated() {
-        let copy = |to, from| Copy {
-            to,
-            from,
-            width: 100,
-            height: 1,
-            depth: 1,
-            ..Copy::default()
-        };
-        for (to, from, is) in [(0, 0, true), (0, 99, true), (99, 0, true), (0, 100, false)] {
-            let record = [record(&copy(to, from), 8, &[])];
-            let found = is_cut_off(record.iter(), &former(7), Begun::First);
-            assert_eq!(found, is, "{to} {from}");
-        }
-        let staged = Copy {
-            from_space: Space::Staging as u32,
-            ..copy(0, 0)
-        };
-        let staged = [record(&staged, 8, &[])];
-        assert!(!is_cut_off(staged.iter(), &former(7), Begun::First));
-    }
-
-    #[test]
-    fn copies_are_repeated_together_unless_one_writes_what_an_earlier_one_has_read() {
-        let copy = |to, from| Copy {
-            to,
-            from,
-            width: 100,
-            height: 1,
-            depth: 1,
-            ..Copy::default()
-        };
-        let both = |second: Copy| {
-            let records = [record(&copy(1000, 2000), 8, &[]), record(&second, 9, &[])];
-            is_cut_off(records.iter(), &former(7), Begun::All)
-        };
-        assert!(!both(copy(3000, 1000)), "it reads what was written");
-        assert!(!both(copy(1000, 3000)), "it writes the same");
-        assert!(both(copy(2050, 3000)), "it writes what was read");
-        let fill = Fill {
-            to: 2099,
-            width: 1,
-            element: 1,
-            height: 1,
-            ..Fill::default()
-        };
-        let records = [record(&copy(1000, 2000), 8, &[]), record(&fill, 9, &[])];
-        assert!(is_cut_off(records.iter(), &former(7), Begun::All));
-        assert!(!is_cut_off(records.iter(), &former(7), Begun::First));
     }
 }

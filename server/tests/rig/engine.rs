@@ -250,10 +250,6 @@ impl Engine for FakeEngine {
         stuck.then(|| "spin on device 0 (Fake GPU)".into())
     }
 
-    fn keeps_variables(&self) -> bool {
-        self.shared.keeps_variables
-    }
-
     fn attach(&self, attachment: Attachment) -> Result<Box<dyn Client>, CUresult> {
         let mut work = self.shared.lock();
         work.next_client += 1;
@@ -495,6 +491,7 @@ impl Client for FakeClient {
         let variable = Variable {
             name: "v".repeat(data[1].into()),
             bytes: 1000,
+            align: if self.world.keeps_variables { 0 } else { 8 },
             ..Variable::default()
         };
         let descriptor = Descriptor {

@@ -38,6 +38,10 @@ fn main() {
         let result = match hear().as_str() {
             "round" => objects.round(&driver),
             "spin" => objects.spin(&driver),
+            // The server has taken what was posted when it answers what comes behind.
+            "post" => objects
+                .post(&driver)
+                .and_then(|()| driver.memory().map(drop)),
             "wait" => driver.synchronize(),
             "reset" => reset(&driver).and_then(|()| {
                 objects = Objects::new(&driver)?;
@@ -90,11 +94,17 @@ impl Objects {
         })
     }
 
-    /// Has a kernel write something, and checks that and all else.
-    fn round(&mut self, driver: &Driver) -> Result<(), Code> {
+    /// Has a kernel write something, and does not wait.
+    fn post(&mut self, driver: &Driver) -> Result<(), Code> {
         self.value += 1;
         let (first, _, _) = self.blocks[0];
-        driver.launch(self.set, 1, 1, self.stream, &[first, self.value.into()])?;
+        driver.launch(self.set, 1, 1, self.stream, &[first, self.value.into()])
+    }
+
+    /// Has a kernel write something, and checks that and all else.
+    fn round(&mut self, driver: &Driver) -> Result<(), Code> {
+        self.post(driver)?;
+        let (first, _, _) = self.blocks[0];
         // SAFETY: handles are this program's own.
         unsafe {
             driver.event_record(self.event, self.stream)?;

@@ -16,7 +16,7 @@ use crate::socket::Connection;
 use crate::sync::{AtomicBool, AtomicU64, Ordering};
 use cuda_abi::CUresult;
 use protocol::control_messages::Welcome;
-use protocol::operations::{OperationClass, Request, STREAM_DEPTH, STREAM_SLOTS};
+use protocol::operations::{Object, OperationClass, Request, STREAM_DEPTH, STREAM_SLOTS};
 use protocol::wire::{HEADER_SLOTS, Header, MAX_FIELD_SLOTS};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -334,6 +334,14 @@ impl ClientEnd {
             journal.lock().answered(slot.serial, made);
         }
         replies::read::<R>(self.mapping(), number).ok_or(Closed)
+    }
+
+    /// What was answered to the call that made an object came through staging memory. It does not stay there, and so a
+    /// copy is kept, where another server may take this session over.
+    pub fn keep_answer(&self, object: Object, data: &[u8]) {
+        if let Some(journal) = &self.journal {
+            journal.lock().answered_at_length(object, data);
+        }
     }
 
     /// How far a stream has come: all its work up to this place is done, successfully or not.

@@ -210,6 +210,15 @@ impl Entries {
         }
     }
 
+    /// Keeps what was answered to the call that made an object, where it was too long to stand behind the answer.
+    pub(super) fn answered_at_length(&mut self, object: Object, data: &[u8]) {
+        let made = self.kept.values_mut().rev();
+        let mut made = made.filter(|kept| kept.object == object && kept.ended.is_none());
+        if let Some(Outcome::Answered(answer)) = made.next().map(|kept| &mut kept.entry.outcome) {
+            answer.data = data.to_vec();
+        }
+    }
+
     /// Reply slots and serial numbers of calls of which it is not known whether they were answered.
     pub(super) fn unanswered(&self) -> Vec<(u32, u64)> {
         let open = self.unanswered.iter().filter_map(|at| self.kept.get(at));
@@ -371,8 +380,8 @@ pub fn read(memory: std::os::fd::OwnedFd, bytes: u64) -> Result<Option<Vec<Entry
 mod tests {
     use super::*;
     use protocol::operations::{
-        ContextCreate, ContextDestroy, FunctionSet, MemAlloc, MemFree, Request, StreamCreate,
-        StreamDestroy,
+        ContextCreate, ContextDestroy, FunctionSet, MemAlloc, MemFree, ModuleLoad, ModuleUnload,
+        Request, StreamCreate, StreamDestroy,
     };
 
     fn record<R: Request>(request: &R, channel: u32, sequence: u64) -> Record {
@@ -431,6 +440,33 @@ mod tests {
         let destroy = ContextDestroy { context: 0 };
         entries.note(50, 45, false, record(&destroy, 0, 0));
         assert_eq!(ends(&entries, 50, 50), []);
+    }
+
+    #[test]
+    fn what_was_answered_at_length_is_kept_with_the_object_that_lives() {
+        let mut entries = Entries::default();
+        for (end, module) in [(10, 1), (20, 2), (30, 1)] {
+            let load = ModuleLoad {
+                module,
+                ..ModuleLoad::default()
+            };
+            entries.note(end, 0, true, record(&load, 3, end));
+            entries.answered(end, Some(Answer::default()));
+            if end == 20 {
+                let unload = ModuleUnload { module: 1 };
+                entries.note(25, 0, false, record(&unload, 0, 0));
+            }
+        }
+        entries.answered_at_length(Object::Module(1), &[1, 2, 3]);
+        entries.answered_at_length(Object::Module(7), &[4]);
+        let data: Vec<_> = written(&entries, 30, 0)
+            .into_iter()
+            .map(|entry| match entry.outcome {
+                Outcome::Answered(answer) => answer.data,
+                other => panic!("{other:?}"),
+            })
+            .collect();
+        assert_eq!(data, [vec![], vec![], vec![1, 2, 3]]);
     }
 
     #[test]

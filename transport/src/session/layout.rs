@@ -47,8 +47,8 @@ pub(super) const KEPT: usize = 272;
 const UNDER_WAY: usize = 280;
 /// A flag of that word: the ring has no record any more of some of it.
 pub(super) const SPILLED: u64 = 1;
-/// Likewise: nothing of it was begun, nor will be.
-pub(super) const NOT_BEGUN: u64 = 2;
+/// Likewise: no kernel of it was begun, nor will be.
+pub(super) const NO_KERNEL_BEGUN: u64 = 2;
 const OUTPUT_COUNT: usize = 384;
 const FAULTS: usize = 1024;
 const COMPLETIONS: usize = 4096;
@@ -139,7 +139,7 @@ impl SessionMapping {
         self.status.word(KEPT)
     }
 
-    /// What there is to say of the work under way: [`SPILLED`] and [`NOT_BEGUN`].
+    /// What there is to say of the work under way: [`SPILLED`] and [`NO_KERNEL_BEGUN`].
     pub(super) fn under_way(&self) -> &AtomicU64 {
         self.status.word(UNDER_WAY)
     }

@@ -3,7 +3,7 @@
 //! The session's thread has the [`Consumer`]; engines' threads have the [`Publisher`]. Believes nothing that the client
 //! wrote. Must not know what a record asks for.
 
-use super::layout::{NOT_BEGUN, REPLY_DATA, REPLY_SLOTS, SPILLED, SessionMapping};
+use super::layout::{NO_KERNEL_BEGUN, REPLY_DATA, REPLY_SLOTS, SPILLED, SessionMapping};
 use super::takeover::Former;
 use super::{SessionMemory, replies};
 use crate::doorbell;
@@ -188,11 +188,11 @@ impl Publisher {
             .store(if is_spilled { SPILLED } else { 0 }, Ordering::Release);
     }
 
-    /// Says that of all work under way none was begun, for the server that goes on with it: nothing of it will be.
-    pub fn set_not_begun(&self) {
+    /// Says that of all work under way no kernel was begun, for the server that goes on with it: none of it will be.
+    pub fn set_no_kernel_begun(&self) {
         self.mapping
             .under_way()
-            .fetch_or(NOT_BEGUN, Ordering::AcqRel);
+            .fetch_or(NO_KERNEL_BEGUN, Ordering::AcqRel);
     }
 
     /// Calls the client, which was welcomed anew, away from its former server.

@@ -1,9 +1,8 @@
-//! Whether the GPU has begun with what a stream was given since it last had nothing to do, where that begins with a kernel.
-//! Where the device dies, what it has not begun can be done by another server as if nothing had been.
+//! Whether the GPU has begun with the kernels that a stream was given since it last had nothing to do. Where the device dies,
+//! what it has not begun can be done by another server as if nothing had been.
 //!
-//! Owns a word that a kernel writes before all of it: a device that a fault has stopped goes on to write words by
-//! itself, but begins with no kernel. What begins otherwise counts as begun: the mark stays reached. Called by the stream.
-//! Must not know what the work is.
+//! Owns a word that a kernel writes before the first of them: a device that a fault has stopped goes on to write words by
+//! itself, but begins with no kernel. Called by the stream. Must not know what the work is.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};

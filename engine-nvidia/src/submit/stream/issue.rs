@@ -163,16 +163,19 @@ impl Stream {
             if state.told_until > 0 {
                 state.told_until = clock::at(state.looked_at);
             }
-            // Behind anything else the mark would say nothing of that.
-            if let Some(mark) = &self.begin_mark
-                && matches!(work, CommandKind::Launch(_) | CommandKind::Run(..))
-                && let Ok(driver) = self.device().enter()
-            {
-                mark.set(self.device(), driver, state.raw.0);
-            }
+            state.is_marked = false;
         }
         if state.foreground.is_none() && !self.common.is_below_normal() {
             state.foreground = Foreground::begin(self.device());
+        }
+        if let Some(mark) = &self.begin_mark
+            && !state.is_marked
+            && matches!(work, CommandKind::Launch(_) | CommandKind::Run(..))
+            && let Ok(driver) = self.device().enter()
+        {
+            // The first kernel: nothing is gathered yet that would go before the mark.
+            state.is_marked = true;
+            mark.set(self.device(), driver, state.raw.0);
         }
         state.completion_predictor.add(work.signature());
         state.wait_predictor.learn(false);

@@ -115,6 +115,7 @@ impl Stream {
             bounce: None,
             wait_predictor: WaitPredictor::default(),
             listed: false,
+            is_marked: false,
             ending: false,
             ended: false,
             before: before.filter(|stream| !stream.is_idle()),
@@ -150,17 +151,20 @@ impl Stream {
         self.has_begun().then(|| self.running_of(&state))?
     }
 
-    /// Whether the GPU may have begun with something that it has not completed.
+    /// Whether the GPU may have begun with a kernel that it has not completed.
     pub(crate) fn may_have_begun(&self) -> bool {
         let state = self.state.lock();
         let word = self.word.load();
         let mut issued = state.issued.iter();
-        let is_issued =
-            issued.any(|issued| issued.result.is_ok() && !has_reached(word, issued.fence_value));
+        let is_issued = issued.any(|issued| {
+            issued.after.is_of_kernels()
+                && issued.result.is_ok()
+                && !has_reached(word, issued.fence_value)
+        });
         is_issued && self.has_begun()
     }
 
-    /// Whether the GPU may have begun with what the driver was given since it had nothing.
+    /// Whether the GPU may have begun with a kernel of what the driver was given since it had nothing.
     fn has_begun(&self) -> bool {
         self.begin_mark.as_ref().is_none_or(BeginMark::is_reached)
     }

@@ -93,6 +93,8 @@ pub(super) struct StreamState {
     pub(super) ending: bool,
     /// The driver's stream is gone.
     pub(super) ended: bool,
+    /// Since it last had nothing to do, the stream was given a kernel, and the mark is before it.
+    pub(super) is_marked: bool,
     /// The stream that had the slot before and must finish first.
     pub(super) before: Option<Arc<Stream>>,
 }

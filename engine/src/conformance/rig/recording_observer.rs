@@ -47,6 +47,8 @@ struct ObserverRecord {
     code: Vec<CodeSource>,
     variable_bytes: u64,
     managed_bytes: u64,
+    /// The next variables lie where others lay, with what is in them.
+    are_placed_again: bool,
 }
 
 impl RecordingObserver {
@@ -81,6 +83,13 @@ impl RecordingObserver {
     pub fn limit_kernel_time(&self, limit: Option<Duration>) {
         let millis = limit.map_or(0, |limit| limit.as_millis() as u64);
         self.kernel_time.store(millis, Ordering::Relaxed);
+    }
+
+    /// From now on variables are placed where the first ones were, and hold what is there, as if it were another server's engine.
+    pub fn place_variables_again(&self) {
+        let mut state = lock(&self.state);
+        state.variable_bytes = 0;
+        state.are_placed_again = true;
     }
 
     /// Whose each of its faults is, as it was told.
@@ -223,6 +232,10 @@ impl Observer for RecordingObserver {
         state.guilt.push(guilt);
         drop(state);
         self.changed.notify_all();
+    }
+
+    fn has_variables(&self) -> bool {
+        lock(&self.state).are_placed_again
     }
 
     fn allocate(&self, _context: u32, bytes: u64, managed: bool) -> Result<Window, CUresult> {

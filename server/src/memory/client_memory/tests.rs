@@ -190,3 +190,18 @@ fn what_cannot_be_is_refused() {
         Err(CUresult::ERROR_OUT_OF_MEMORY)
     );
 }
+
+#[test]
+fn an_address_is_of_the_block_that_it_lies_in_and_of_one_that_ends_there() {
+    let mut memory = memory(4 << 20);
+    let mut ask = |bytes| memory.allocate(MemoryKind::Device(0), 0, bytes, &mut Plenty);
+    let (one, two) = (ask(1 << 20).unwrap(), ask(1 << 20).unwrap());
+    let end = one.max(two);
+    assert_eq!(end, one.min(two) + (1 << 20), "one behind the other");
+    let block = |start| Some(start..start + (1 << 20));
+    assert_eq!(memory.blocks_at(one + 5), [block(one), None]);
+    assert_eq!(memory.blocks_at(end), [block(end), block(end - (1 << 20))]);
+    assert_eq!(memory.blocks_at(end + (1 << 20)), [None, block(end)]);
+    assert_eq!(memory.blocks_at(7), [None, None]);
+    assert!(memory.is_in_window(end + (2 << 20)) && !memory.is_in_window(7));
+}

@@ -1,0 +1,184 @@
+//! Variables of a client that is kept: in its memory, where the next server finds them.
+
+mod common;
+
+use common::machine_code::{Section, elf_with};
+use common::{Controls, Fake};
+use cuda_abi::CUresult;
+use engine::Engine;
+use engine::arena::GRANULE;
+use engine::conformance::rig::Guest;
+use protocol::operations::{Copy, Fill, ModuleLoad, ModuleUnload};
+
+const TEXT: &str = ".version 7.8\n.visible .entry poke() {}";
+const WRITTEN: u64 = 3;
+
+/// Machine code with variables that have first values, zeroes and a constant, and with words that have the addresses of two.
+fn machine_code() -> Vec<u8> {
+    let section = |name, flags, bytes| Section { name, flags, bytes };
+    elf_with(
+        TEXT,
+        &[
+            section(
+                ".nv.global.init",
+                WRITTEN,
+                Ok(&[1, 0, 0, 0, 9, 9, 9, 9, 0, 0, 0, 0, 0, 0, 0, 0]),
+            ),
+            section(".nv.global", WRITTEN, Err(4)),
+            section(".nv.constant3", 2, Ok(&[3, 0, 0, 0])),
+            section(".nv.constant4", 2, Ok(&[0; 8])),
+        ],
+        &[
+            ("value", 1, 0, 8),
+            ("pointer", 1, 8, 8),
+            ("zeroes", 2, 0, 4),
+            ("constant", 3, 0, 4),
+        ],
+        &[(4, 0, 3), (1, 8, 4)],
+    )
+}
+
+/// A client that is kept, with memory for variables.
+fn kept(engine: &dyn Engine) -> Guest {
+    let mut guest = Guest::kept(engine);
+    let half = guest.windows[0].bytes / 2 / GRANULE * GRANULE;
+    guest.commit(half, GRANULE);
+    guest
+}
+
+/// Loads a module of it; where its variables are.
+fn load(guest: &mut Guest, number: u64) -> [u64; 4] {
+    let (status, descriptor, log) = guest.image(number, &machine_code());
+    assert_eq!(status, CUresult::SUCCESS, "{log}");
+    let names: Vec<_> = descriptor.variables.iter().map(|one| &*one.name).collect();
+    assert_eq!(names, ["value", "pointer", "zeroes", "constant"]);
+    let request = ModuleLoad {
+        module: number,
+        image: number,
+        ..ModuleLoad::default()
+    };
+    let mut reply = Vec::new();
+    let loaded = guest.client.module_load(&request, &[], &mut reply);
+    loaded.expect("a module");
+    let (addresses, _) = reply.as_chunks();
+    let addresses: Vec<_> = addresses
+        .iter()
+        .map(|&bytes| u64::from_le_bytes(bytes))
+        .collect();
+    addresses.try_into().expect("four")
+}
+
+/// The word at an address of a module, whoever may ask for it.
+fn word_of(address: u64) -> u32 {
+    // SAFETY: the fake's device memory is this process', and the module is there.
+    unsafe { std::ptr::with_exposed_provenance::<u32>(address as usize).read_volatile() }
+}
+
+#[test]
+fn they_lie_in_its_memory_and_code_says_so() {
+    let fake = Fake::new(&["VERSION=12040"]);
+    let engine = fake.open().expect("a driver that works");
+    let controls = Controls::of(&fake);
+    let mut guest = kept(&engine);
+    let places = load(&mut guest, 1);
+    let [value, pointer, zeroes, constant] = places;
+    let window = guest.windows[0];
+    assert!(
+        places.iter().all(|&place| window.contains(place, 4)),
+        "{places:x?}"
+    );
+    assert_eq!(
+        [value, zeroes, constant].map(|at| guest.word(at)),
+        [1, 0, 3]
+    );
+    assert_eq!(
+        guest.word(pointer),
+        constant as u32,
+        "a variable's first value is an address"
+    );
+    let code = controls.code(machine_code().len());
+    let says = |address: u64| code.windows(8).any(|bytes| bytes == address.to_le_bytes());
+    assert!(says(zeroes) && says(constant));
+    // Of who is not kept the driver has them.
+    let mut other = Guest::new(&engine);
+    let places = load(&mut other, 1);
+    assert!(
+        !places
+            .iter()
+            .any(|&place| other.windows[0].contains(place, 4))
+    );
+    assert_eq!(places.map(|at| other.word(at))[0], 1);
+}
+
+#[test]
+fn what_is_written_to_a_constant_is_what_code_reads() {
+    let fake = Fake::new(&["VERSION=12040"]);
+    let engine = fake.open().expect("a driver that works");
+    let controls = Controls::of(&fake);
+    let mut guest = kept(&engine);
+    let [value, _, _, constant] = load(&mut guest, 1);
+    let drivers = controls.variable(c"constant");
+    assert!(drivers != 0 && drivers != constant);
+    assert_eq!(word_of(drivers), 3);
+    guest.write(0, constant, &7_u32.to_le_bytes());
+    assert_eq!(guest.wait(0), Ok(()));
+    assert_eq!([guest.word(constant), word_of(drivers)], [7, 7]);
+    let fill = Fill {
+        to: constant + 1,
+        value: 1,
+        element: 1,
+        width: 2,
+        height: 1,
+        ..Fill::default()
+    };
+    guest.fill(0, &fill);
+    assert_eq!(guest.wait(0), Ok(()));
+    assert_eq!([guest.word(constant), word_of(drivers)], [0x0001_0107; 2]);
+    let copy = Copy {
+        to: constant,
+        from: value,
+        width: 4,
+        height: 1,
+        depth: 1,
+        ..Copy::default()
+    };
+    guest.copy(0, &copy);
+    assert_eq!(guest.wait(0), Ok(()));
+    assert_eq!([guest.word(constant), word_of(drivers)], [1, 1]);
+    // Another module has its own, and one that is gone has none.
+    let [_, _, _, other] = load(&mut guest, 2);
+    let unloaded = guest.client.module_unload(&ModuleUnload { module: 1 }, &[]);
+    unloaded.expect("it is there");
+    let others = controls.variable(c"constant");
+    guest.write(0, constant, &9_u32.to_le_bytes());
+    guest.write(0, other, &8_u32.to_le_bytes());
+    assert_eq!(guest.wait(0), Ok(()));
+    assert_eq!([word_of(drivers), word_of(others)], [1, 8]);
+}
+
+#[test]
+fn what_they_held_in_another_server_they_hold_again() {
+    let fake = Fake::new(&["VERSION=12040"]);
+    let engine = fake.open().expect("a driver that works");
+    let controls = Controls::of(&fake);
+    let mut guest = kept(&engine);
+    let [value, _, zeroes, constant] = load(&mut guest, 1);
+    guest.write(0, value, &5_u32.to_le_bytes());
+    guest.write(0, zeroes, &6_u32.to_le_bytes());
+    guest.write(0, constant, &7_u32.to_le_bytes());
+    assert_eq!(guest.wait(0), Ok(()));
+    let unloaded = guest.client.module_unload(&ModuleUnload { module: 1 }, &[]);
+    unloaded.expect("it is there");
+    guest.observer.place_variables_again();
+    let again = load(&mut guest, 2);
+    assert_eq!([again[0], again[2], again[3]], [value, zeroes, constant]);
+    assert_eq!(
+        [value, zeroes, constant].map(|at| guest.word(at)),
+        [5, 6, 7]
+    );
+    assert_eq!(
+        word_of(controls.variable(c"constant")),
+        7,
+        "for code to read"
+    );
+}
