@@ -129,7 +129,7 @@ fn bits(values: [u8; STRIP]) -> u16 {
 unsafe fn bits_of_words(values: *const u8, words: &mut [u64]) {
     let lowest = arch::_mm512_set1_epi8(1);
     for (index, word) in words.iter_mut().enumerate() {
-        // SAFETY: the caller's.
+        // SAFETY: the caller has as many bytes there as words have lanes.
         let lanes = unsafe { arch::_mm512_loadu_si512(values.add(64 * index).cast()) };
         *word = arch::_mm512_test_epi8_mask(lanes, lowest);
     }
@@ -207,7 +207,7 @@ pub(crate) unsafe fn repeat(cx: &mut Machine<'_>, op: &Op) -> Flow {
         turns = turns.min(cx.slice_left.into());
     }
     let turns = turns.saturating_mul(strips).clamp(1, i64::from(u32::MAX));
-    // SAFETY: the caller's.
+    // SAFETY: by the caller's promise a loop's code for this machine stands at `imm`.
     let Some((left, made)) = (unsafe { segment::run_loop(cx, op, turns as u32) }) else {
         return Flow::Stop;
     };

@@ -99,7 +99,8 @@ pub(crate) unsafe fn run_loop(cx: &mut Machine<'_>, op: &Op, turns: u32) -> Opti
     let turns = turns.clamp(1, MOST_TURNS);
     cx.reach.begin_loop(turns);
     let reach = cx.ready_reach();
-    // SAFETY: as in `run`.
+    // SAFETY: the code touches the slots that the layout gave, all inside of the bytes just checked, for strips of this lane
+    // group; it reads the mask, keeps what it counts in `reach`, and reads memory as far as that says.
     if unsafe { code(frame, low, high, mask.0.as_ptr(), reach) } != 0 {
         return None;
     }
