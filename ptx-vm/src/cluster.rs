@@ -60,7 +60,9 @@ impl Cluster {
             .collect();
         let bytes = launch.grid.shared() as usize;
         let ranks = 0..launch.cluster_blocks();
-        let shared: Option<Vec<Bytes>> = ranks.map(|_| Bytes::new(bytes)).collect();
+        // A gather of bytes reads words that begin with them.
+        let beyond = size_of::<u32>() - 1;
+        let shared: Option<Vec<Bytes>> = ranks.map(|_| Bytes::new(bytes + beyond)).collect();
         let (Some(blocks), Some(shared)) = (blocks, shared) else {
             return Err(LaunchError::OutOfResources);
         };

@@ -7,12 +7,13 @@ use std::collections::{HashMap, HashSet};
 
 use super::analysis::{self, BitSet, Class, Layout};
 use super::ir::{Barrier, Block, BlockId, Callee, End, Func, Inst, InstKind, Passed, Reg};
-use super::isa::Isa;
+use super::isa::Target;
 use super::machine::{Op, OpFn, ReduceOp};
 use super::ops::{control, pure, special};
 use super::program::{BlockCode, CallSite, FunctionCode, NOWHERE, Program, Slot};
 use super::segment::{self, Native, RegisterSlot, SegmentStep};
 
+mod loops;
 mod places;
 mod runs;
 
@@ -21,14 +22,6 @@ const FREE: usize = 64;
 
 use places::{moves, passed, slot};
 use runs::SegmentLanes;
-
-/// What is compiled for.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Target {
-    pub(crate) isa: Isa,
-    /// Runs of arithmetic become machine code.
-    pub(crate) jit: bool,
-}
 
 /// Compiles an entry (function 0) and the functions that it may call, in which `by_address` says which
 /// of them each function of the module is. Threads have `local_stride` bytes of local memory.
@@ -164,6 +157,12 @@ impl Body<'_> {
         constants.collect()
     }
 
+    /// A block's instructions without those of the prologue.
+    fn own<'b>(&self, block: &'b Block) -> Vec<&'b Inst> {
+        let insts = block.insts.iter();
+        insts.filter(|inst| !inst.is_fixed(&self.classes)).collect()
+    }
+
     fn width(&self, reg: Reg) -> u8 {
         self.func.regs[reg as usize]
     }
@@ -235,6 +234,7 @@ impl Emitter {
                 code.fast = at;
             } else {
                 code.slow = at;
+                self.repeat(body, index);
             }
             self.insts(body, block, index);
             self.end(body, block, index as BlockId);
@@ -259,12 +259,18 @@ impl Emitter {
             }
         };
         let live = |reg: Reg| live.contains(&reg);
-        let isa = self.target.isa;
         let masked = lanes == SegmentLanes::Masked;
         let first = self.transfers;
         let constant = |reg: Reg| body.constants.get(&reg).copied();
-        let Some(code) = segment::compile(steps, &slot_of, &live, &constant, isa, masked, first)
-        else {
+        let Some(code) = segment::compile(
+            steps,
+            &slot_of,
+            &live,
+            &constant,
+            self.target,
+            masked,
+            first,
+        ) else {
             return false;
         };
         self.transfers += steps.iter().filter(|step| step.access.1 != 0).count();
@@ -273,11 +279,16 @@ impl Emitter {
             _ => segment::run,
         });
         op.d[0] = body.layout.bytes as u32;
+        self.machine_code(op, &code);
+        true
+    }
+
+    /// Adds an operation that runs machine code, where `imm` will say.
+    fn machine_code(&mut self, op: Op, code: &[u8]) {
         let at = (self.program.ops.len() as u32, self.code.len() as u32);
         self.program.segments.push(at);
-        self.code.extend_from_slice(&code);
+        self.code.extend_from_slice(code);
         self.push(op);
-        true
     }
 
     fn inst(&mut self, body: &Body<'_>, inst: &Inst) {

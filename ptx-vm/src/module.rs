@@ -4,9 +4,9 @@
 
 use std::sync::{Arc, OnceLock};
 
-use super::emit::{Target, emit};
+use super::emit::emit;
 use super::ir::Func;
-use super::isa::Isa;
+use super::isa::{Isa, Target, gathers};
 use super::kept::KeptCode;
 use super::limits::{
     INSTRUCTION_BYTES, KERNEL_COST, KERNEL_INSTRUCTIONS, MAX_GROUP_LANES, MODULE_INSTRUCTIONS,
@@ -27,6 +27,8 @@ pub struct Options {
     pub isa: Option<Isa>,
     /// Whether runs of arithmetic become machine code; `None`: yes, unless `OPENMPS_SOFT_JIT` is `0`.
     pub jit: Option<bool>,
+    /// Whether words from apart are loaded by the vector unit's gather also where all lanes run; `None`: where that is fast.
+    pub gathers: Option<bool>,
     /// The most lanes of a lane group: 32, 64, 128 or [`MAX_GROUP_LANES`], which is also what anything else means.
     pub group_lanes: Option<usize>,
     /// Who keeps the programs of its kernels.
@@ -41,6 +43,7 @@ impl Options {
         Target {
             isa: isa.unwrap_or_else(Isa::best),
             jit: self.jit.unwrap_or_else(jit),
+            gathers: self.gathers.unwrap_or_else(gathers),
         }
     }
 

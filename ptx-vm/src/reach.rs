@@ -12,6 +12,8 @@ use std::mem::offset_of;
 use std::ptr::null_mut;
 use std::sync::OnceLock;
 
+use super::limits::MAX_GROUP_LANES;
+use super::mask::Mask;
 use super::memory::AddressSpace;
 use super::regs::{Bytes, STRIP};
 
@@ -22,6 +24,10 @@ pub(crate) const LONGEST: u64 = 256;
 
 /// Groups of loads that a segment can have.
 pub(crate) const GROUPS: usize = 4;
+/// Blocks that a loop can have which is machine code.
+pub(crate) const LOOP_BLOCKS: usize = 15;
+/// Strips of a lane group.
+const STRIPS: usize = MAX_GROUP_LANES / STRIP;
 
 /// A part of global memory.
 #[repr(C)]
@@ -60,6 +66,14 @@ pub(crate) struct Reach {
     limits: [u32; 9],
     /// How the addresses of a segment's groups of loads lie in the strip that it does (`segment::group`).
     classes: [u32; GROUPS],
+    /// The lanes of a strip that asks.
+    running: u16,
+    /// Of each block of a loop that is machine code, the lanes of a strip that are before it (`segment::repeat`).
+    before: [u16; LOOP_BLOCKS + 1],
+    /// Of each strip, the lanes that have not left such a loop.
+    left: [u16; STRIPS],
+    /// How many turns of a strip may still be made.
+    turns: u32,
     /// The generation of memory that the ranges are of.
     generation: u64,
 }
@@ -76,6 +90,40 @@ impl Reach {
     pub(crate) const MACHINE: usize = offset_of!(Self, machine);
     pub(crate) const HELPER: usize = offset_of!(Self, helper);
     pub(crate) const SCRATCH: usize = offset_of!(Self, scratch);
+    pub(crate) const RUNNING: usize = offset_of!(Self, running);
+    pub(crate) const LEFT: usize = offset_of!(Self, left);
+    pub(crate) const TURNS: usize = offset_of!(Self, turns);
+
+    /// Where the lanes stand that are before a block of a loop; after the last block, those before the next turn.
+    pub(crate) fn before(block: usize) -> usize {
+        offset_of!(Self, before) + 2 * (block % (LOOP_BLOCKS + 1))
+    }
+
+    /// The lanes of a strip that asks.
+    pub(crate) fn running(&self) -> u16 {
+        self.running
+    }
+
+    /// A loop begins, of which so many turns of strips may be made.
+    pub(crate) fn begin_loop(&mut self, turns: u32) {
+        // A fault may have left some.
+        self.before.fill(0);
+        self.turns = turns;
+    }
+
+    /// How many turns of strips may still be made.
+    pub(crate) fn turns(&self) -> u32 {
+        self.turns
+    }
+
+    /// The lanes of strips `low..high` that have not left a loop.
+    pub(crate) fn left(&self, low: usize, high: usize) -> Mask {
+        let mut mask = Mask::default();
+        for strip in low..high.min(STRIPS) {
+            mask.add_strip(strip, self.left[strip]);
+        }
+        mask
+    }
 
     /// Where the limit of accesses of `bytes`, a power of two up to 256, stands.
     pub(crate) fn limit(bytes: usize) -> usize {
@@ -115,6 +163,10 @@ impl Reach {
             ranges: std::array::from_fn(|index| range(&readable.0[index])),
             limits: std::array::from_fn(limit),
             classes: [0; GROUPS],
+            running: 0,
+            before: [0; LOOP_BLOCKS + 1],
+            left: [0; STRIPS],
+            turns: 0,
             generation,
         }
     }

@@ -5,16 +5,17 @@
 use std::collections::HashSet;
 use std::ops::Range;
 
-use super::{Body, Emitter, Target, blank};
+use super::{Body, Emitter, blank};
 use crate::analysis;
 use crate::ir::{Block, Inst, InstKind, Reg};
+use crate::isa::Target;
 use crate::ops::control;
 use crate::segment::{self, SegmentStep};
 
 impl Emitter {
     /// An instruction as a step of a segment that is done once for all lanes, if it is arithmetic on what is the same in them.
     fn once(&self, body: &Body<'_>, inst: &Inst) -> Option<SegmentStep> {
-        let Target { isa, jit } = self.target;
+        let Target { isa, jit, .. } = self.target;
         let is_pure = matches!(inst.kind, InstKind::Pure { .. });
         let mut registers = inst.d.iter().chain(&inst.s);
         let possible = jit
@@ -48,52 +49,58 @@ impl Emitter {
         }
     }
 
-    /// A block's instructions, runs of arithmetic, loads and stores as segments.
-    pub(super) fn insts(&mut self, body: &Body<'_>, block: &Block, index: usize) {
-        let insts: Vec<&Inst> = block
-            .insts
-            .iter()
-            .filter(|inst| !inst.is_fixed(&body.classes))
-            .collect();
-        let Target { isa, jit } = self.target;
-        let step = |inst: &Inst| {
-            let masked = !body.convergent || inst.guard.is_some();
-            inst.step().filter(|step| {
-                let varying = step.d.iter().all(|&reg| body.home(reg).1);
-                jit && segment::possible(isa, masked) && varying && segment::has(isa, step.tag)
-            })
-        };
-        // What is the same in all lanes, and is computed once.
-        let once = |inst: &Inst| self.once(body, inst);
-        // With what of the run's own registers is needed after it, and whether it is done once.
-        let mut runs: Vec<(Range<usize>, HashSet<Reg>, bool)> = Vec::new();
+    /// An instruction as a step of a segment that is done for lanes, if it can be one.
+    fn step(&self, body: &Body<'_>, inst: &Inst) -> Option<SegmentStep> {
+        let Target { isa, jit, .. } = self.target;
+        let masked = !body.convergent || inst.guard.is_some();
+        inst.step().filter(|step| {
+            let varying = step.d.iter().all(|&reg| body.home(reg).1);
+            jit && segment::possible(isa, masked) && varying && segment::has(isa, step.tag)
+        })
+    }
+
+    /// The runs that become segments of block `index`, whose instructions these are: of at least so many, or with a load or a
+    /// store. The last one comes first.
+    pub(super) fn runs(
+        &self,
+        body: &Body<'_>,
+        index: usize,
+        insts: &[&Inst],
+        least: usize,
+    ) -> Vec<Run> {
+        let mut runs = Vec::new();
         let mut live = analysis::live_out(body.func, body.live, index);
-        analysis::before_end(&block.end, &mut live);
+        analysis::before_end(&body.func.blocks[index].end, &mut live);
         let mut end = insts.len();
         while end > 0 {
             let mut start = end;
             let guard = insts[end - 1].guard;
             let mut order = segment::Order::default();
-            while start > 0 && once(insts[start - 1]).is_some() {
+            while start > 0 && self.once(body, insts[start - 1]).is_some() {
                 start -= 1;
             }
-            let is_once = start < end;
+            let once = start < end;
             while start > 0
-                && !is_once
+                && !once
                 && insts[start - 1].guard == guard
                 && guard.is_none_or(|(reg, _)| !insts[start - 1].d.contains(&reg))
-                && step(insts[start - 1]).is_some_and(|step| order.precede(&step))
+                && self
+                    .step(body, insts[start - 1])
+                    .is_some_and(|step| order.precede(&step))
             {
                 start -= 1;
             }
             let reaches =
                 |inst: &&Inst| matches!(inst.kind, InstKind::Load { .. } | InstKind::Store { .. });
-            if end - start >= segment::LEAST || insts[start..end].iter().any(reaches) {
+            if end - start >= least || insts[start..end].iter().any(reaches) {
                 let own = insts[start..end]
                     .iter()
                     .flat_map(|inst| inst.uses().chain(inst.d.iter().copied()));
-                let own = own.filter(|&reg| live.has(reg)).collect();
-                runs.push((start..end, own, is_once));
+                runs.push(Run {
+                    range: start..end,
+                    live: own.filter(|&reg| live.has(reg)).collect(),
+                    once,
+                });
             }
             // The run, or the one instruction that is none.
             start = start.min(end - 1);
@@ -102,6 +109,25 @@ impl Emitter {
             }
             end = start;
         }
+        runs
+    }
+
+    /// The steps of a run.
+    pub(super) fn steps(&self, body: &Body<'_>, run: &Run, insts: &[&Inst]) -> Vec<SegmentStep> {
+        let step = |inst: &&Inst| {
+            if run.once {
+                self.once(body, inst)
+            } else {
+                self.step(body, inst)
+            }
+        };
+        insts[run.range.clone()].iter().filter_map(step).collect()
+    }
+
+    /// A block's instructions, runs of arithmetic, loads and stores as segments.
+    pub(super) fn insts(&mut self, body: &Body<'_>, block: &Block, index: usize) {
+        let insts = body.own(block);
+        let runs = self.runs(body, index, &insts, segment::LEAST);
         let mut runs = runs.into_iter().rev().peekable();
         let mut at = 0;
         while at < insts.len() {
@@ -110,22 +136,16 @@ impl Emitter {
             self.line = insts[at].line;
             let opened = guard.map(|guard| self.guard(body, guard));
             while at < end {
-                if let Some((range, live, is_once)) = runs.next_if(|(range, ..)| range.start == at)
-                {
-                    let run = insts[range.clone()].iter();
-                    let steps: Vec<SegmentStep> = if is_once {
-                        run.filter_map(|inst| self.once(body, inst)).collect()
-                    } else {
-                        run.filter_map(|inst| step(inst)).collect()
-                    };
+                if let Some(run) = runs.next_if(|run| run.range.start == at) {
+                    let steps = self.steps(body, &run, &insts);
                     self.line = insts[at].line;
-                    let lanes = match (is_once, !body.convergent || guard.is_some()) {
+                    let lanes = match (run.once, !body.convergent || guard.is_some()) {
                         (true, _) => SegmentLanes::Once,
                         (false, true) => SegmentLanes::Masked,
                         (false, false) => SegmentLanes::All,
                     };
-                    if self.segment(body, &steps, &live, lanes) {
-                        at = range.end;
+                    if self.segment(body, &steps, &run.live, lanes) {
+                        at = run.range.end;
                         continue;
                     }
                 }
@@ -138,6 +158,15 @@ impl Emitter {
             }
         }
     }
+}
+
+/// Instructions that become a segment.
+pub(super) struct Run {
+    pub(super) range: Range<usize>,
+    /// What of its own registers is needed after it.
+    pub(super) live: HashSet<Reg>,
+    /// It is the same in all lanes, and done once.
+    once: bool,
 }
 
 /// Of which lanes a segment's values are.

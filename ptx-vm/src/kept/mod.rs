@@ -37,7 +37,11 @@ pub trait KeptCode: Debug + Send + Sync {
 pub fn compiled_for(options: &Options) -> Option<Vec<u8>> {
     let mut name = build::own()?.id.clone();
     let target = options.target();
-    name.extend([target.isa as u8, u8::from(target.jit)]);
+    name.extend([
+        target.isa as u8,
+        u8::from(target.jit),
+        u8::from(target.gathers),
+    ]);
     name.extend(options.lanes().to_le_bytes());
     Some(name)
 }

@@ -14,6 +14,7 @@ use crate::machine::{Arrival, Event, Flow, Machine, Op, Reduce, ReduceOp};
 use crate::mask::Mask;
 use crate::program::NOWHERE;
 use crate::regs::{Cursor, STRIP};
+use crate::segment;
 use crate::spaces::{FUNCTION_BASE, FUNCTION_STEP};
 
 /// What taking an edge costs that passes so many operations: of the budget (24 bits), and of the path's
@@ -44,10 +45,18 @@ impl Machine<'_> {
             return if holds { self.mask } else { mask };
         }
         let (low, high) = (self.low, self.high);
-        let mut values = Cursor::<u8>::new(self.frame, op.s[source], true, low, high);
-        for strip in low..high {
-            // SAFETY: the cursor is made for the strips `low..high`, and this reads one of them in each turn of that loop.
-            mask.add_strip(strip, bits(unsafe { values.read() }));
+        if is_x86_feature_detected!("avx512bw") {
+            // Words of the mask, whose other lanes do not count; slots are whole cache lines.
+            let words = low / 4..high.div_ceil(4);
+            let values = self.frame.at(slot + 64 * words.start, 64 * words.len());
+            // SAFETY: all of the words' lanes are inside of the frame, as `at` has tested; the unit has just been found.
+            unsafe { bits_of_words(values, &mut mask.0[words]) };
+        } else {
+            let mut values = Cursor::<u8>::new(self.frame, op.s[source], true, low, high);
+            for strip in low..high {
+                // SAFETY: the cursor is made for the strips `low..high`, and this reads one of them in each turn of that loop.
+                mask.add_strip(strip, bits(unsafe { values.read() }));
+            }
         }
         if negated {
             self.mask.and_not(mask)
@@ -112,6 +121,20 @@ fn bits(values: [u8; STRIP]) -> u16 {
     }
 }
 
+/// The same of 64 lanes for each word.
+///
+/// # Safety
+/// There are as many bytes at `values`, which nobody else writes, and the processor has the unit.
+#[target_feature(enable = "avx512bw")]
+unsafe fn bits_of_words(values: *const u8, words: &mut [u64]) {
+    let lowest = arch::_mm512_set1_epi8(1);
+    for (index, word) in words.iter_mut().enumerate() {
+        // SAFETY: the caller has as many bytes there as words have lanes.
+        let lanes = unsafe { arch::_mm512_loadu_si512(values.add(64 * index).cast()) };
+        *word = arch::_mm512_test_epi8_mask(lanes, lowest);
+    }
+}
+
 /// Jump in the convergent code.
 ///
 /// # Safety
@@ -166,6 +189,40 @@ pub(crate) unsafe fn branch_slow(cx: &mut Machine<'_>, op: &Op) -> Flow {
     } else {
         cx.stop(Event::Split {
             taken,
+            to: op.d[0],
+            other: op.d[1],
+        })
+    }
+}
+
+/// The loop whose header stands at `s[0]`, as machine code: lanes leave it for `s[1]`, which costs `s[2]`; a turn of all strips costs
+/// `d[3]`.
+///
+/// # Safety
+/// As for [`segment::run_loop`].
+pub(crate) unsafe fn repeat(cx: &mut Machine<'_>, op: &Op) -> Flow {
+    let strips = (cx.high - cx.low).max(1) as i64;
+    let mut turns = cx.budget / i64::from(op.d[3].max(1));
+    if cx.diverged {
+        turns = turns.min(cx.slice_left.into());
+    }
+    let turns = turns.saturating_mul(strips).clamp(1, i64::from(u32::MAX));
+    // SAFETY: by the caller's promise a loop's code for this machine stands at `imm`.
+    let Some((left, made)) = (unsafe { segment::run_loop(cx, op, turns as u32) }) else {
+        return Flow::Stop;
+    };
+    let rounds = made.div_ceil(strips as u32);
+    cx.budget -= i64::from(rounds) * i64::from(op.d[3]);
+    if cx.diverged {
+        cx.slice_left = cx.slice_left.saturating_sub(rounds);
+    }
+    if left.is_empty() {
+        cx.go_slow(op.s[1], op.d[1], op.s[2])
+    } else if left == cx.mask {
+        cx.stop(Event::BackEdge(op.s[0]))
+    } else {
+        cx.stop(Event::Split {
+            taken: left,
             to: op.d[0],
             other: op.d[1],
         })

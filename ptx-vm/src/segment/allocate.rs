@@ -11,12 +11,13 @@ use std::collections::HashMap;
 use super::branch::{Label, When};
 use super::encode::{self, Assembler, Base, Opcode, Rm};
 use super::plan::{self, Group, Indexed};
+use super::question::{self, Question};
 use super::step::{RegisterSlot, SegmentStep};
 use super::tag::Tag;
-use super::transfer::Question;
+
 use super::widen::{SHL_64, SHR_U64};
 use crate::ir::Reg;
-use crate::isa::Isa;
+use crate::isa::Target;
 
 /// A register of the program, and which vector of it.
 pub(super) type Unit = (Reg, u8);
@@ -40,6 +41,10 @@ pub(super) struct Allocator<'a> {
     slot_of: &'a dyn Fn(Reg) -> RegisterSlot,
     live_after: &'a dyn Fn(Reg) -> bool,
     pub(super) masked: bool,
+    /// See [`Target::gathers`].
+    pub(super) gathers: bool,
+    /// See [`Facts::merges`].
+    pub(super) merges: bool,
     pub(super) registers: Vec<Option<CachedRegister>>,
     /// Registers that the current step needs.
     pub(super) pinned: Vec<u8>,
@@ -55,7 +60,7 @@ pub(super) struct Allocator<'a> {
     writes: HashMap<Reg, Vec<usize>>,
     pub(super) now: usize,
     /// A slot is further away than an instruction can say.
-    far: bool,
+    pub(super) far: bool,
 }
 
 pub(super) fn compile(
@@ -63,32 +68,13 @@ pub(super) fn compile(
     slot_of: &dyn Fn(Reg) -> RegisterSlot,
     live_after: &dyn Fn(Reg) -> bool,
     constant_of: &dyn Fn(Reg) -> Option<u64>,
-    isa: Isa,
+    target: Target,
     masked: bool,
     first: usize,
 ) -> Option<Vec<u8>> {
-    let groups = Group::all(steps);
-    let indexed = plan::find(steps, &groups, slot_of, live_after, constant_of);
-    let mut reads: HashMap<Reg, Vec<usize>> = HashMap::new();
-    let mut writes: HashMap<Reg, Vec<usize>> = HashMap::new();
-    for (index, step) in steps.iter().enumerate() {
-        let own = indexed.get(&index);
-        if own.is_some_and(Option::is_none) {
-            continue;
-        }
-        let by_index = own.copied().flatten();
-        let sources = by_index.iter().map(Indexed::index);
-        let others = &step.s[by_index.iter().len()..];
-        for reg in sources.chain(others.iter().copied()) {
-            reads.entry(reg).or_default().push(index);
-        }
-        for &reg in &step.d {
-            writes.entry(reg).or_default().push(index);
-        }
-    }
-    let mut out = Assembler::new(isa);
+    let mut out = Assembler::new(target.isa);
     let transfers = steps.iter().any(|step| step.access.1 != 0);
-    out.push_bases(groups.len());
+    out.push_bases(Group::all(steps).len());
     let top = out.open(masked || transfers);
     let mut empty = Label::default();
     if masked || transfers {
@@ -96,48 +82,129 @@ pub(super) fn compile(
         out.test_running();
         out.jump(When::Zero, &mut empty);
     }
-    let registers = vec![None; out.registers()];
-    let mut allocator = Allocator {
-        out,
+    let facts = Facts {
         slot_of,
         live_after,
+        constant_of,
         masked,
-        registers,
-        pinned: Vec::new(),
-        transfers: first,
-        questions: Vec::new(),
-        groups,
-        indexed,
-        reads,
-        writes,
-        now: 0,
-        far: false,
+        gathers: target.gathers,
+        merges: false,
     };
-    for (index, step) in steps.iter().enumerate() {
-        allocator.now = index;
-        if matches!(allocator.indexed.get(&index), Some(None)) {
-            continue;
-        }
-        if step.access.1 != 0 {
-            allocator.transfer(step);
-            continue;
-        }
-        let parts = ((slot_of)(step.d[0]).width / 4).max(1);
-        for part in 0..parts {
-            allocator.step(step, part);
-        }
-    }
-    allocator.now = steps.len();
-    for register in 0..allocator.registers.len() {
-        allocator.clean(register as u8);
-    }
+    let mut allocator = Allocator::new(out, steps, facts, first);
+    allocator.steps(steps);
+    allocator.flush();
+    let mut out = allocator.out;
     if allocator.far {
         return None;
     }
-    allocator.out.bind(empty);
-    allocator.out.close(top);
-    allocator.questions();
-    Some(allocator.out.finish())
+    out.bind(empty);
+    out.close(top);
+    question::answer(&mut out, allocator.questions);
+    Some(out.finish())
+}
+
+/// What is known of a run of steps beside themselves.
+#[derive(Clone, Copy)]
+pub(super) struct Facts<'a> {
+    pub(super) slot_of: &'a dyn Fn(Reg) -> RegisterSlot,
+    /// Whether a register is needed after the run.
+    pub(super) live_after: &'a dyn Fn(Reg) -> bool,
+    pub(super) constant_of: &'a dyn Fn(Reg) -> Option<u64>,
+    /// Only lanes of the masks change.
+    pub(super) masked: bool,
+    /// See [`Target::gathers`].
+    pub(super) gathers: bool,
+    /// Slots are written whole, other lanes as they were: what is soon read again. A processor does not hand a store under a
+    /// mask on to loads.
+    pub(super) merges: bool,
+}
+
+impl<'a> Allocator<'a> {
+    /// For steps whose loads and stores are numbered from `first` on.
+    pub(super) fn new(
+        out: Assembler,
+        steps: &[SegmentStep],
+        facts: Facts<'a>,
+        first: usize,
+    ) -> Self {
+        let Facts {
+            slot_of,
+            live_after,
+            constant_of,
+            masked,
+            gathers,
+            merges,
+        } = facts;
+        // Those have something in common, which is not looked for in a loop (`Transfer`).
+        let groups = if merges && gathers {
+            Vec::new()
+        } else {
+            Group::all(steps)
+        };
+        let indexed = plan::find(steps, &groups, slot_of, live_after, constant_of);
+        let mut reads: HashMap<Reg, Vec<usize>> = HashMap::new();
+        let mut writes: HashMap<Reg, Vec<usize>> = HashMap::new();
+        for (index, step) in steps.iter().enumerate() {
+            let own = indexed.get(&index);
+            if own.is_some_and(Option::is_none) {
+                continue;
+            }
+            let by_index = own.copied().flatten();
+            let sources = by_index.iter().map(Indexed::index);
+            let others = &step.s[by_index.iter().len()..];
+            for reg in sources.chain(others.iter().copied()) {
+                reads.entry(reg).or_default().push(index);
+            }
+            for &reg in &step.d {
+                writes.entry(reg).or_default().push(index);
+            }
+        }
+        let registers = vec![None; out.registers()];
+        Self {
+            out,
+            slot_of,
+            live_after,
+            masked,
+            gathers,
+            merges,
+            registers,
+            pinned: Vec::new(),
+            transfers: first,
+            questions: Vec::new(),
+            groups,
+            indexed,
+            reads,
+            writes,
+            now: 0,
+            far: false,
+        }
+    }
+
+    /// Does the steps.
+    pub(super) fn steps(&mut self, steps: &[SegmentStep]) {
+        for (index, step) in steps.iter().enumerate() {
+            self.now = index;
+            if matches!(self.indexed.get(&index), Some(None)) {
+                continue;
+            }
+            if step.access.1 != 0 {
+                self.transfer(step);
+                continue;
+            }
+            let parts = ((self.slot_of)(step.d[0]).width / 4).max(1);
+            for part in 0..parts {
+                self.step(step, part);
+            }
+        }
+        self.now = steps.len();
+    }
+
+    /// Writes what is needed after the steps to its slots.
+    pub(super) fn flush(&mut self) {
+        for register in 0..self.registers.len() {
+            self.clean(register as u8);
+        }
+    }
 }
 
 impl Allocator<'_> {
@@ -211,7 +278,11 @@ impl Allocator<'_> {
         if held.dirty && self.wanted(held) != NEVER {
             let (base, offset) = self.address(held.unit);
             let width = (self.slot_of)(held.unit.0).width;
-            let mask = if !self.masked { 0 } else { 1 + held.unit.1 };
+            let mut mask = if !self.masked { 0 } else { 1 + held.unit.1 };
+            if self.merges {
+                self.out.load_others(register, base, offset, width, mask);
+                mask = 0;
+            }
             if width < 4 {
                 self.out.store_narrow(register, base, offset, width, mask);
             } else {
@@ -312,14 +383,14 @@ impl Allocator<'_> {
         let d = (step.d[0], part);
         let source = |index: usize| (step.s[index], part);
         let register = match step.tag {
-            Tag::AddF32 => self.binary(encode::ADD_F32, source(0), source(1), true),
-            Tag::SubF32 => self.binary(encode::SUB_F32, source(0), source(1), false),
-            Tag::MulF32 => self.binary(encode::MUL_F32, source(0), source(1), true),
-            Tag::DivF32 => self.binary(encode::DIV_F32, source(0), source(1), false),
-            Tag::AddF64 => self.binary(encode::ADD_F64, source(0), source(1), true),
-            Tag::SubF64 => self.binary(encode::SUB_F64, source(0), source(1), false),
-            Tag::MulF64 => self.binary(encode::MUL_F64, source(0), source(1), true),
-            Tag::DivF64 => self.binary(encode::DIV_F64, source(0), source(1), false),
+            Tag::AddF32 => self.float(encode::ADD_F32, source(0), source(1), true),
+            Tag::SubF32 => self.float(encode::SUB_F32, source(0), source(1), false),
+            Tag::MulF32 => self.float(encode::MUL_F32, source(0), source(1), true),
+            Tag::DivF32 => self.float(encode::DIV_F32, source(0), source(1), false),
+            Tag::AddF64 => self.float(encode::ADD_F64, source(0), source(1), true),
+            Tag::SubF64 => self.float(encode::SUB_F64, source(0), source(1), false),
+            Tag::MulF64 => self.float(encode::MUL_F64, source(0), source(1), true),
+            Tag::DivF64 => self.float(encode::DIV_F64, source(0), source(1), false),
             Tag::Add32 => self.binary(encode::ADD_32, source(0), source(1), true),
             Tag::Add64 => self.binary(encode::ADD_64, source(0), source(1), true),
             Tag::Sub32 => self.binary(encode::SUB_32, source(0), source(1), false),
@@ -380,6 +451,25 @@ impl Allocator<'_> {
     }
 
     fn binary(&mut self, op: Opcode, a: Unit, b: Unit, commutes: bool) -> u8 {
+        self.binary_of(op, a, b, commutes, 0)
+    }
+
+    /// The same of floating-point numbers.
+    fn float(&mut self, op: Opcode, a: Unit, b: Unit, commutes: bool) -> u8 {
+        self.binary_of(op, a, b, commutes, self.running(a.1))
+    }
+
+    /// The mask for arithmetic on floating-point numbers of a part. Lanes that do not run hold anything, and a subnormal
+    /// number among it would cost more than a hundred cycles.
+    pub(super) fn running(&self, part: u8) -> u8 {
+        if self.masked {
+            encode::ZEROED | (1 + part)
+        } else {
+            0
+        }
+    }
+
+    fn binary_of(&mut self, op: Opcode, a: Unit, b: Unit, commutes: bool, mask: u8) -> u8 {
         let (a, b) = if commutes && self.find(a).is_none() && self.find(b).is_some() {
             (b, a)
         } else {
@@ -392,7 +482,7 @@ impl Allocator<'_> {
             ends.push(right);
         }
         let d = self.result(&ends);
-        self.out.vector(op, d, left, right, 0);
+        self.out.vector(op, d, left, right, mask);
         d
     }
 
@@ -402,7 +492,7 @@ impl Allocator<'_> {
             Rm::Register(register) => self.result(&[register]),
             _ => self.free(),
         };
-        self.out.vector(op, d, 0, from, 0);
+        self.out.vector(op, d, 0, from, self.running(a.1));
         d
     }
 
@@ -443,6 +533,7 @@ impl Allocator<'_> {
         if in_memory(self, a) && !in_memory(self, b) {
             return self.fma(wide, b, a, c);
         }
+        let running = self.running(a.1);
         let ra = self.load(a);
         let rc = self.find(c);
         if let Some(rc) = rc {
@@ -452,7 +543,7 @@ impl Allocator<'_> {
             Some(rc) if self.dies(rc) && c != a && c != b => {
                 let rb = self.operand(b);
                 self.out
-                    .vector(encode::fma(encode::FMA_231, wide), rc, ra, rb, 0);
+                    .vector(encode::fma(encode::FMA_231, wide), rc, ra, rb, running);
                 rc
             }
             _ if self.dies(ra) && ra_free(a, b, c) => {
@@ -460,12 +551,12 @@ impl Allocator<'_> {
                     let rc = self.load(c);
                     let rb = self.operand(b);
                     self.out
-                        .vector(encode::fma(encode::FMA_132, wide), ra, rc, rb, 0);
+                        .vector(encode::fma(encode::FMA_132, wide), ra, rc, rb, running);
                 } else {
                     let rb = self.load(b);
                     let rc = self.operand(c);
                     self.out
-                        .vector(encode::fma(encode::FMA_213, wide), ra, rb, rc, 0);
+                        .vector(encode::fma(encode::FMA_213, wide), ra, rb, rc, running);
                 }
                 ra
             }
@@ -480,7 +571,7 @@ impl Allocator<'_> {
                 };
                 let rc = self.operand(c);
                 self.out
-                    .vector(encode::fma(encode::FMA_213, wide), d, ra, rc, 0);
+                    .vector(encode::fma(encode::FMA_213, wide), d, ra, rc, running);
                 d
             }
         }

@@ -61,7 +61,7 @@ impl Machine<'_> {
         let element = usize::from(facts.element);
         let size = (element * access.count) as u64;
         let slot = Self::ADDRESSES as usize;
-        let running = self.mask.strip(strip);
+        let running = self.reach.running();
         let mut last = None;
         for lane in (0..STRIP).filter(|lane| running >> lane & 1 != 0) {
             let address = if access.wide {

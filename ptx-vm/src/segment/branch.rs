@@ -138,6 +138,15 @@ impl Assembler {
         self.code.extend_from_slice(&[0xc5, 0xf8, 0x98, 0xc9]);
     }
 
+    /// Takes from rax, or from eax, as many steps as lanes stand before the first one that runs.
+    pub(super) fn before_running(&mut self, wide: bool, log: u8) {
+        self.code.extend_from_slice(&[0xc5, 0x78, 0x93, 0xd9]); // kmovw r11d, k1
+        self.code.extend_from_slice(&[0xf3, 0x45, 0x0f, 0xbc, 0xdb]); // tzcnt r11d, r11d
+        self.code.extend_from_slice(&[0x49, 0xc1, 0xe3, log]); // shl r11, log
+        let prefix = if wide { 0x4c } else { 0x44 };
+        self.code.extend_from_slice(&[prefix, 0x29, 0xd8]); // sub rax, r11
+    }
+
     /// r11 = what is kept in [r10 + place], 8 bytes or 4.
     pub(super) fn kept_address(&mut self, wide: bool, place: usize) {
         let prefix = if wide { 0x4d } else { 0x45 };
@@ -234,6 +243,19 @@ impl Assembler {
             log << 6 | (index & 7) << 3 | Base::Rax as u8,
         ]);
         self.code.extend_from_slice(&distance.to_le_bytes());
+    }
+
+    /// [r10 + place] = k1
+    pub(super) fn keep_running(&mut self, place: usize) {
+        self.code.extend_from_slice(&[0xc4, 0xc1]);
+        self.reach([0x78, 0x91, 0x8a], place);
+    }
+
+    /// k1 = [r10 + place], and k2 its upper half
+    pub(super) fn running_again(&mut self, place: usize) {
+        self.code.extend_from_slice(&[0xc4, 0xc1]);
+        self.reach([0x78, 0x90, 0x8a], place);
+        self.upper_running();
     }
 
     /// Calls [r10 + helper] with [r10 + machine], two constants and the strip between them; vectors and masks are lost.

@@ -105,7 +105,7 @@ impl Assembler {
         if self.isa == Isa::Avx512 { 64 } else { 32 }
     }
 
-    /// `op reg, second, rm`, under mask register `mask` (0: none), merging.
+    /// `op reg, second, rm`, under mask register `mask` (0: none), merging, or with zeros in other lanes ([`ZEROED`]).
     pub(super) fn vector(&mut self, op: Opcode, reg: u8, second: u8, rm: Rm, mask: u8) {
         self.vector_imm(op, reg, second, rm, mask, None);
     }
@@ -219,6 +219,11 @@ impl Assembler {
     /// Loads the mask of the strip's running lanes.
     pub(super) fn load_mask(&mut self) {
         self.code.extend_from_slice(&[0xc5, 0xf8, 0x90, 0x0c, 0x71]); // kmovw k1, [rcx + 2*rsi]
+        self.upper_running();
+    }
+
+    /// k2 = the upper half of k1
+    pub(super) fn upper_running(&mut self) {
         self.code
             .extend_from_slice(&[0xc4, 0xe3, 0xf9, 0x30, 0xd1, 8]); // kshiftrw k2, k1, 8
     }
@@ -269,6 +274,9 @@ impl Assembler {
         self.code
     }
 }
+
+/// Beside a mask register: lanes that are not of it become zeros.
+pub(super) const ZEROED: u8 = 0x80;
 
 pub(super) const fn opcode(map: u8, prefix: u8, wide: bool, byte: u8) -> Opcode {
     Opcode {

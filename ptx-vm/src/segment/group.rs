@@ -183,7 +183,7 @@ impl Assembler {
     }
 
     /// Compares [r10 + place] with a class.
-    fn compare_class(&mut self, place: usize, class: u8) {
+    pub(super) fn compare_class(&mut self, place: usize, class: u8) {
         self.reach([0x41, 0x83, 0xba], place);
         self.code.push(class);
     }
@@ -201,11 +201,9 @@ impl Places {
         match *self {
             Self::Shared { lanes } => {
                 match step {
-                    None => {
-                        out.lowest_lane(false, lanes);
-                        out.vector(super::transfer::BROADCAST_32, u, 0, Rm::Register(lanes), 0);
-                    }
+                    None => transfer.first(out, &[lanes], u),
                     Some(step) => {
+                        transfer.row_start(out, false, u, step);
                         let row = Rm::Row(false, step as u8, 0);
                         out.vector(encode::ADD_32, u, u, row, 0);
                     }
@@ -214,15 +212,9 @@ impl Places {
                 out.test_mask();
             }
             Self::Global { lanes, .. } => {
-                if step.is_none() {
-                    out.lowest_lane(true, lanes[0]);
-                    out.vector(
-                        super::transfer::BROADCAST_64,
-                        u,
-                        0,
-                        Rm::Register(lanes[0]),
-                        0,
-                    );
+                match step {
+                    None => transfer.first(out, &lanes, u),
+                    Some(step) => transfer.row_start(out, true, u, step),
                 }
                 for (part, lanes) in lanes.into_iter().enumerate() {
                     let mask = 1 + part as u8;

@@ -54,9 +54,10 @@ impl Allocator<'_> {
             out.test_al(low);
             out.jump(When::NotZero, slow);
         };
-        out.lowest_lane(false, lanes);
-        out.vector(transfer::BROADCAST_32, u, 0, Rm::Register(lanes), 0);
-        if !transfer.stores() {
+        if !transfer.apart() {
+            transfer.first(out, &[lanes], u);
+        }
+        if !transfer.stores() && !transfer.apart() {
             out.differ(false, 3, lanes, u, 1);
             out.test_mask();
             out.jump(When::NotZero, &mut differ);
@@ -66,6 +67,7 @@ impl Allocator<'_> {
             out.bind(differ);
         }
         if transfer.rows() && size == 1 << indexed.log {
+            transfer.row_start(out, false, u, 1);
             out.vector(encode::ADD_32, u, u, Rm::Row(false, 1, 0), 0);
             out.differ(false, 3, lanes, u, 1);
             out.test_mask();
@@ -83,7 +85,7 @@ impl Allocator<'_> {
             out.jump(When::Always, &mut done);
             out.bind(apart);
         }
-        if size == 4 && indexed.log >= 2 {
+        if transfer.by_index(indexed.log) {
             // All indices are compared with how many elements may be reached from the base on.
             out.clear_rax();
             out.rax_plus_frame(base);
@@ -104,7 +106,7 @@ impl Allocator<'_> {
             out.vector_imm(COMPARE_32, 3, lanes, Rm::Register(u), 1, Some(ABOVE));
             out.test_mask();
             out.jump(When::NotZero, &mut slow);
-            transfer.apart(out, lanes, indexed.log);
+            transfer.move_apart(out, lanes, indexed.log);
             out.jump(When::Always, &mut done);
         }
         out.bind(slow);

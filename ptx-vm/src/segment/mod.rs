@@ -24,6 +24,8 @@ mod indexed;
 mod narrow;
 mod native;
 mod plan;
+mod question;
+mod repeat;
 mod root;
 mod step;
 mod tag;
@@ -31,12 +33,14 @@ mod transfer;
 mod widen;
 
 use super::ir::Reg;
-use super::isa::Isa;
+use super::isa::{Isa, Target};
 use super::machine::{Flow, Machine, Op};
+use super::mask::Mask;
 use super::reach::Reach;
 
 pub use native::CodeBytes;
 pub(crate) use native::Native;
+pub(crate) use repeat::{Loop, LoopBlock, LoopEdge, LoopEnd, LoopRun, compile as compile_loop};
 pub(crate) use step::{Order, RegisterSlot, SegmentStep};
 pub(crate) use tag::Tag;
 
@@ -64,11 +68,43 @@ pub(crate) fn compile(
     slot_of: &dyn Fn(Reg) -> RegisterSlot,
     live_after: &dyn Fn(Reg) -> bool,
     constant_of: &dyn Fn(Reg) -> Option<u64>,
-    isa: Isa,
+    target: Target,
     masked: bool,
     first: usize,
 ) -> Option<Vec<u8>> {
-    allocate::compile(steps, slot_of, live_after, constant_of, isa, masked, first)
+    allocate::compile(
+        steps,
+        slot_of,
+        live_after,
+        constant_of,
+        target,
+        masked,
+        first,
+    )
+}
+
+/// The most turns of a strip in one run of a loop.
+const MOST_TURNS: u32 = 1 << 14;
+
+/// Makes turns of the loop whose code stands at `imm`, at most so many of a strip; it needs `d[2]` bytes of the frame. Returns the lanes
+/// that have not left it, and how many turns of strips were made; `None` if there is an event.
+///
+/// # Safety
+/// As for [`run`].
+pub(crate) unsafe fn run_loop(cx: &mut Machine<'_>, op: &Op, turns: u32) -> Option<(Mask, u32)> {
+    let frame = cx.frame.at(0, op.d[2] as usize);
+    // SAFETY: the caller's: it is such a function, and the program keeps it mapped.
+    let code: Code = unsafe { std::mem::transmute::<usize, Code>(op.imm as usize) };
+    let (low, high, mask) = (cx.low, cx.high, cx.mask);
+    let turns = turns.clamp(1, MOST_TURNS);
+    cx.reach.begin_loop(turns);
+    let reach = cx.ready_reach();
+    // SAFETY: the code touches the slots that the layout gave, all inside of the bytes just checked, for strips of this lane
+    // group; it reads the mask, keeps what it counts in `reach`, and reads memory as far as that says.
+    if unsafe { code(frame, low, high, mask.0.as_ptr(), reach) } != 0 {
+        return None;
+    }
+    Some((cx.reach.left(low, high), turns - cx.reach.turns()))
 }
 
 /// What the code of a segment is called as: the frame, the first strip, the one after the last, the lanes that run, 16

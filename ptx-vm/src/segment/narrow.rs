@@ -24,6 +24,19 @@ impl Assembler {
         self.vector(op, to, 0, Rm::Memory(base, offset), 0);
     }
 
+    /// Loads those lanes of a slot that are not in the mask; k5 is lost.
+    pub(super) fn load_others(&mut self, to: u8, base: Base, offset: i32, width: u8, mask: u8) {
+        self.code
+            .extend_from_slice(&[0xc5, 0xf8, 0x44, 0xe8 | mask]); // knotw k5, mask
+        let op = match width {
+            1 => EXTEND_8,
+            2 => EXTEND_16,
+            4 => LOAD_32,
+            _ => LOAD_64,
+        };
+        self.vector(op, to, 0, Rm::Memory(base, offset), 5);
+    }
+
     /// Stores 16 lanes of one or two bytes; under a mask only those of it.
     pub(super) fn store_narrow(&mut self, from: u8, base: Base, offset: i32, width: u8, mask: u8) {
         let op = if width == 1 { TRUNCATE_8 } else { TRUNCATE_16 };
@@ -101,6 +114,9 @@ impl Allocator<'_> {
     }
 }
 
+/// vmovups, vmovupd
+const LOAD_32: Opcode = opcode(1, 0, false, 0x10);
+const LOAD_64: Opcode = opcode(1, 1, true, 0x10);
 /// vpmovzxbd, vpmovzxwd
 const EXTEND_8: Opcode = opcode(2, 1, false, 0x31);
 const EXTEND_16: Opcode = opcode(2, 1, false, 0x33);

@@ -41,22 +41,24 @@ impl Allocator<'_> {
             self.out
                 .vector(encode::AND_MASKED, x, x, Rm::Constant(0x8000_0000), 3);
         }
+        let running = self.running(a.1);
         let (estimate, error) = (self.free(), self.free());
         let (one, half) = (Rm::Constant(0x3f80_0000), Rm::Constant(0x3f00_0000));
         self.out
-            .vector(encode::RSQRT14, estimate, 0, Rm::Register(x), 0);
+            .vector(encode::RSQRT14, estimate, 0, Rm::Register(x), running);
         self.out
-            .vector(encode::MUL_F32, error, x, Rm::Register(estimate), 0);
+            .vector(encode::MUL_F32, error, x, Rm::Register(estimate), running);
         self.out
-            .vector(encode::FNMA_213_F32, error, estimate, one, 0);
+            .vector(encode::FNMA_213_F32, error, estimate, one, running);
         let halved = self.free();
-        self.out.vector(encode::MUL_F32, halved, estimate, half, 0);
+        self.out
+            .vector(encode::MUL_F32, halved, estimate, half, running);
         self.out.vector(
             encode::fma(encode::FMA_213, false),
             error,
             halved,
             Rm::Register(estimate),
-            0,
+            running,
         );
         // Of 0 and infinity the estimate is exact, and the step would make NaNs of it.
         self.out.vector_imm(

@@ -12,28 +12,15 @@ use super::allocate::Allocator;
 use super::ask::TransferFacts;
 use super::branch::{Label, When};
 use super::encode::{self, Base, Opcode, Rm, opcode};
+use super::question::Question;
 use super::step::SegmentStep;
 use super::tag::Tag;
-use crate::machine::Machine;
 use crate::reach::Reach;
 use crate::spaces::unpack;
 
 /// The masks of a strip's running lanes: of all 16 or the lower 8, and of the upper 8.
 const LOWER: u8 = 1;
 const UPPER: u8 = 2;
-
-/// What is left to be made of a transfer after the loop: how it is asked for.
-pub(super) struct Question {
-    asked: Label,
-    /// Where the code goes on.
-    back: usize,
-    /// The vectors of addresses, vectors that hold values, and those of the elements.
-    addresses: Vec<u8>,
-    held: Vec<u8>,
-    elements: Vec<u8>,
-    access: u64,
-    facts: TransferFacts,
-}
 
 /// A transfer while its code is made.
 pub(super) struct Transfer {
@@ -47,6 +34,12 @@ pub(super) struct Transfer {
     spare: [u8; 2],
     /// There may be rows.
     rows: bool,
+    /// Lane 0 may be one that does not run.
+    masked: bool,
+    /// See [`Target::gathers`].
+    gathers: bool,
+    /// What lanes have in common is not looked for: they are in a loop that they leave one by one.
+    apart: bool,
 }
 
 /// Where a strip's addresses are: vectors, and for global memory where its range stands.
@@ -98,6 +91,9 @@ impl Allocator<'_> {
             elements: elements.clone(),
             spare,
             rows: count == 1,
+            masked: self.masked,
+            gathers: self.gathers,
+            apart: self.merges && self.gathers,
         };
         let (mut asked, mut done) = (Label::default(), Label::default());
         let range = Reach::range(self.transfers);
@@ -162,13 +158,14 @@ impl Allocator<'_> {
             sum
         };
         let low = (size - 1) as u8;
-        out.lowest_lane(false, t);
-        out.vector(BROADCAST_32, u, 0, Rm::Register(t), 0);
+        if !transfer.apart {
+            transfer.first(out, &[t], u);
+        }
         let differs = |out: &mut encode::Assembler| {
             out.vector_imm(COMPARE_32, 3, t, Rm::Register(u), LOWER, Some(NOT_EQUAL));
             out.test_mask();
         };
-        if !transfer.stores {
+        if !transfer.stores && !transfer.apart {
             differs(out);
             out.jump(When::NotZero, &mut differ);
             out.compare_eax(Reach::limit(size));
@@ -180,7 +177,8 @@ impl Allocator<'_> {
             out.jump(When::Always, &mut done);
             out.bind(differ);
         }
-        if transfer.rows {
+        if transfer.rows() {
+            transfer.row_start(out, false, u, size);
             out.vector(encode::ADD_32, u, u, Rm::Row(false, element as u8, 0), 0);
             differs(out);
             out.jump(When::NotZero, &mut scattered);
@@ -208,7 +206,7 @@ impl Allocator<'_> {
             out.bind(done);
             return;
         }
-        if !transfer.stores && element <= 4 {
+        if transfer.one_by_one() {
             let mut some = Label::default();
             let mut from = t;
             if element == 4 {
@@ -236,19 +234,20 @@ impl Allocator<'_> {
             out.jump(When::Always, &mut done);
             out.bind(some);
         }
-        for (index, vectors) in transfer.elements.chunks(element / 4).enumerate() {
+        for (index, vectors) in transfer.elements.chunks(transfer.vectors()).enumerate() {
             let distance = (element * index) as i32;
             for (&vector, (lanes, mask)) in vectors.iter().zip([(t, LOWER), (u, UPPER)]) {
                 out.copy_mask(mask);
                 let op = match (transfer.stores, element) {
-                    (false, 4) => GATHER_32_BY_32,
-                    (false, _) => GATHER_64_BY_32,
+                    (false, 8) => GATHER_64_BY_32,
+                    (false, _) => GATHER_32_BY_32,
                     (true, 4) => SCATTER_32_BY_32,
                     (true, _) => SCATTER_64_BY_32,
                 };
                 out.indexed(op, vector, (lanes, 0), distance);
             }
         }
+        transfer.narrow(out);
         out.bind(done);
     }
 
@@ -267,10 +266,11 @@ impl Allocator<'_> {
         let (mut done, mut differ, mut scattered) =
             (Label::default(), Label::default(), Label::default());
         let low = (size - 1) as u8;
-        out.lowest_lane(true, t[0]);
-        out.advance(offset);
-        out.vector(BROADCAST_64, u, 0, Rm::Register(t[0]), 0);
-        if !transfer.stores {
+        if !transfer.apart {
+            transfer.first(out, &t, u);
+            out.advance(offset);
+        }
+        if !transfer.stores && !transfer.apart {
             let other = Rm::Register(u);
             out.vector_imm(COMPARE_64, 3, t[0], other, LOWER, Some(NOT_EQUAL));
             out.vector_imm(COMPARE_64, 4, t[1], other, UPPER, Some(NOT_EQUAL));
@@ -284,7 +284,8 @@ impl Allocator<'_> {
             out.jump(When::Always, &mut done);
             out.bind(differ);
         }
-        if transfer.rows {
+        if transfer.rows() {
+            transfer.row_start(out, true, u, size);
             for (part, mask) in [(0, LOWER), (1, UPPER)] {
                 let row = Rm::Row(true, element as u8, (8 * element * part) as u16);
                 let into = 2 + mask;
@@ -326,7 +327,7 @@ impl Allocator<'_> {
             out.bind(done);
             return;
         }
-        if !transfer.stores && element <= 4 {
+        if transfer.one_by_one() {
             let mut some = Label::default();
             let mut from = t;
             if element == 4 {
@@ -357,14 +358,14 @@ impl Allocator<'_> {
             out.bind(some);
         }
         out.clear_rax();
-        for (index, vectors) in transfer.elements.chunks(element / 4).enumerate() {
+        for (index, vectors) in transfer.elements.chunks(transfer.vectors()).enumerate() {
             let distance = offset + (element * index) as i32;
             let half_way = |out: &mut encode::Assembler, op: Opcode, vector: u8, part: usize| {
                 out.copy_mask([LOWER, UPPER][part]);
                 out.indexed(op, vector, (t[part], 0), distance);
             };
             match (transfer.stores, element) {
-                (false, 4) => {
+                (false, 1..=4) => {
                     half_way(out, GATHER_32_BY_64, vectors[0], 0);
                     half_way(out, GATHER_32_BY_64, u, 1);
                     let upper = Rm::Register(u);
@@ -392,51 +393,8 @@ impl Allocator<'_> {
                 }
             }
         }
+        transfer.narrow(out);
         out.bind(done);
-    }
-
-    /// The code behind the loop that asks the executor.
-    pub(super) fn questions(&mut self) {
-        if self.questions.is_empty() {
-            return;
-        }
-        let mut failed = Label::default();
-        for question in std::mem::take(&mut self.questions) {
-            let out = &mut self.out;
-            let spill = |register: u8| Machine::SPILL as i32 + 64 * i32::from(register);
-            out.bind(question.asked);
-            out.r11_from(Reach::SCRATCH);
-            for (index, &register) in question.addresses.iter().enumerate() {
-                let place = Machine::ADDRESSES as i32 + 64 * index as i32;
-                out.store(register, Base::R11, place, false, 0);
-            }
-            for &register in &question.held {
-                out.store(register, Base::R11, spill(register), false, 0);
-            }
-            let elements = question.elements.iter().enumerate();
-            let elements = elements.map(|(index, &register)| (register, 64 * index as i32));
-            if question.facts.stores {
-                for (register, place) in elements.clone() {
-                    out.store(register, Base::R11, place, false, 0);
-                }
-            }
-            let words = [question.access, question.facts.pack()];
-            out.ask(Reach::HELPER, Reach::MACHINE, words);
-            out.jump(When::NotZero, &mut failed);
-            out.r11_from(Reach::SCRATCH);
-            for &register in &question.held {
-                out.load(register, Base::R11, spill(register));
-            }
-            if !question.facts.stores {
-                for (register, place) in elements {
-                    out.load(register, Base::R11, place);
-                }
-            }
-            out.load_mask();
-            out.jump_back(question.back);
-        }
-        self.out.bind(failed);
-        self.out.fail();
     }
 }
 
@@ -451,11 +409,11 @@ impl Transfer {
         self.stores
     }
 
-    /// Words whose indices stand in a vector, from rax on; all are inside.
-    pub(super) fn apart(&self, out: &mut encode::Assembler, lanes: u8, log: u8) {
+    /// Elements whose indices stand in a vector, from rax on; all are inside.
+    pub(super) fn move_apart(&self, out: &mut encode::Assembler, lanes: u8, log: u8) {
         let (vector, [_, part]) = (self.elements[0], self.spare);
         let (mut some, mut done) = (Label::default(), Label::default());
-        if !self.stores {
+        if self.one_by_one() {
             // As in shared memory: one by one where all lanes run.
             out.test_running();
             out.jump(When::NotBelow, &mut some);
@@ -474,12 +432,72 @@ impl Transfer {
             GATHER_32_BY_32
         };
         out.indexed(op, vector, (lanes, log), 0);
+        self.narrow(out);
         out.bind(done);
     }
 
-    /// See the field.
+    /// Whether rows are looked for.
     pub(super) fn rows(&self) -> bool {
-        self.rows
+        self.rows && !self.apart
+    }
+
+    /// See the field.
+    pub(super) fn apart(&self) -> bool {
+        self.apart
+    }
+
+    /// Whether elements whose places are all inside need but be gathered or scattered: aligned ones, if each index is a multiple of
+    /// their size from the base on.
+    pub(super) fn by_index(&self, log: u8) -> bool {
+        let narrow = self.element < 4 && self.size == self.element && self.gathers && !self.stores;
+        (self.size == 4 || narrow) && 1 << log >= self.size
+    }
+
+    /// Whether what is apart is loaded one by one, of words where all lanes run.
+    fn one_by_one(&self) -> bool {
+        !self.stores && self.element <= 4 && !self.gathers
+    }
+
+    /// Vectors of an element.
+    fn vectors(&self) -> usize {
+        (self.element / 4).max(1)
+    }
+
+    /// After a gather of words that begin with elements of one or two bytes: those alone.
+    fn narrow(&self, out: &mut encode::Assembler) {
+        if self.element < 4 {
+            let (vector, ones) = (self.elements[0], (1 << (8 * self.element)) - 1);
+            out.vector(encode::AND_32, vector, vector, Rm::Constant(ones), 0);
+        }
+    }
+
+    /// Puts what the first lane has that runs into rax and all lanes of `to`: of 32 bits in one vector, or of 64 in two.
+    pub(super) fn first(&self, out: &mut encode::Assembler, lanes: &[u8], to: u8) {
+        let wide = lanes.len() == 2;
+        let (first, broadcast) = if wide {
+            (FIRST_64, BROADCAST_64)
+        } else {
+            (FIRST_32, BROADCAST_32)
+        };
+        let mut from = lanes[0];
+        if self.masked {
+            // Those of the lower half, if there are any, replace those of the upper one.
+            for (&lanes, mask) in lanes.iter().zip([LOWER, UPPER]).rev() {
+                out.vector(first, lanes, 0, Rm::Register(to), mask);
+            }
+            from = to;
+        }
+        out.lowest_lane(wide, from);
+        out.vector(broadcast, to, 0, Rm::Register(from), 0);
+    }
+
+    /// After that: what lane 0 has if the lanes are a row with steps of a power of two, in `rax` and all lanes of `to`.
+    pub(super) fn row_start(&self, out: &mut encode::Assembler, wide: bool, to: u8, step: usize) {
+        if self.masked {
+            out.before_running(wide, step.trailing_zeros() as u8);
+            let op = if wide { BROADCAST_RAX } else { BROADCAST_EAX };
+            out.vector(op, to, 0, Rm::Register(Base::Rax as u8), 0);
+        }
     }
 
     /// See the field.
@@ -545,8 +563,9 @@ const NOT_BELOW: u8 = 5;
 /// vpbroadcastd, vpbroadcastq
 pub(super) const BROADCAST_32: Opcode = opcode(2, 1, false, 0x58);
 pub(super) const BROADCAST_64: Opcode = opcode(2, 1, true, 0x59);
-/// vpbroadcastd from eax
+/// vpbroadcastd from eax, vpbroadcastq from rax
 pub(super) const BROADCAST_EAX: Opcode = opcode(2, 1, false, 0x7c);
+const BROADCAST_RAX: Opcode = opcode(2, 1, true, 0x7c);
 /// vpcompressd, vpcompressq, whose destination is the last operand: the lanes of a mask, from the lowest lane on
 const FIRST_32: Opcode = opcode(2, 1, false, 0x8b);
 const FIRST_64: Opcode = opcode(2, 1, true, 0x8b);
@@ -556,7 +575,7 @@ const BLEND_64: Opcode = opcode(1, 1, true, 0x28);
 const COMPARE_32: Opcode = opcode(3, 1, false, 0x1e);
 const COMPARE_64: Opcode = opcode(3, 1, true, 0x1e);
 /// vptestmd, vptestmq to a mask
-const TEST_32: Opcode = opcode(2, 1, false, 0x27);
+pub(super) const TEST_32: Opcode = opcode(2, 1, false, 0x27);
 const TEST_64: Opcode = opcode(2, 1, true, 0x27);
 /// vpgatherdd, vpgatherdq, vpgatherqd, vpgatherqq
 const GATHER_32_BY_32: Opcode = opcode(2, 1, false, 0x90);

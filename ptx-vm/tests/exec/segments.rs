@@ -7,19 +7,23 @@ use ptx_vm::{Fault, Isa, Options};
 
 use crate::gpu::{Args, Gpu};
 
-/// By single operations, and then by segments for each vector unit that this machine has.
+/// By single operations, and then by segments for each vector unit that this machine has, and with each way to load what is
+/// apart.
 fn ways() -> Vec<Options> {
-    let way = |isa, jit| Options {
+    let way = |isa, jit, gathers| Options {
         isa: Some(isa),
         jit: Some(jit),
+        gathers: Some(gathers),
         ..Options::default()
     };
-    let mut ways = vec![way(Isa::Sse2, false)];
-    for isa in [Isa::Avx2, Isa::Avx512] {
-        if isa.available() {
-            ways.push(way(isa, true));
-        }
-    }
+    let segments = [
+        way(Isa::Avx2, true, false),
+        way(Isa::Avx512, true, false),
+        way(Isa::Avx512, true, true),
+    ];
+    let available = |way: &Options| way.isa.is_some_and(Isa::available);
+    let mut ways = vec![way(Isa::Sse2, false, false)];
+    ways.extend(segments.into_iter().filter(available));
     ways
 }
 
@@ -67,7 +71,7 @@ fn same_by_all_ways(body: &str, threads: u32, step: u32, left: u32) -> Result<Ve
 /// The arithmetic that segments know, each on random bits: what is stored is the result.
 #[test]
 fn arithmetic_is_the_same_in_segments() {
-    const LINES: [&str; 30] = [
+    const LINES: [&str; 32] = [
         "add.u32 %r9, %r6, %r7;",
         "sub.s32 %r9, %r6, %r7;",
         "mul.lo.s32 %r9, %r6, %r7;",
@@ -96,6 +100,8 @@ fn arithmetic_is_the_same_in_segments() {
         "cvt.rn.f32.s32 %f1, %r6; cvt.rn.f32.u32 %f2, %r7; fma.rn.f32 %f3, %f1, %f2, %f1; mov.b32 %r9, %f3;",
         "cvt.rn.f32.u32 %f1, %r6; sqrt.rn.f32 %f2, %f1; mov.b32 %r9, %f2;",
         "cvt.rn.f32.u32 %f1, %r6; cvt.rn.f32.u32 %f2, %r7; div.rn.f32 %f3, %f1, %f2; mov.b32 %r9, %f3;",
+        "and.b32 %r9, %r6, 0x807fffff; mov.b32 %f1, %r9; cvt.rn.f32.u32 %f2, %r7; mul.f32 %f3, %f1, %f2; sub.f32 %f2, %f1, %f3; add.f32 %f3, %f1, %f1; mov.b32 %r9, %f2; mov.b32 %r10, %f3;",
+        "cvt.rn.f64.u32 %d1, %r6; cvt.rn.f64.u32 %d2, %r7; mul.f64 %d3, %d1, %d2; add.f64 %d3, %d3, %d1; sub.f64 %d3, %d3, %d2; fma.rn.f64 %d3, %d3, %d1, %d2; div.rn.f64 %d2, %d3, %d1; sqrt.rn.f64 %d2, %d2; cvt.rn.f32.f64 %f1, %d2; mov.b32 %r9, %f1;",
         "sub.u32 %r9, %r6, %r7; add.u32 %r6, %r9, %r9; mov.u32 %r9, %r6;",
         "mov.u32 %r9, %r6; mov.u32 %r10, %r7;",
     ];
@@ -396,6 +402,120 @@ fn loads_from_one_address_are_the_same_in_segments() {
                 for threads in [128, 37] {
                     let _ = same_by_all_ways(&body, threads, 1, 1);
                 }
+            }
+        }
+    }
+}
+
+/// Rows of which the first lanes do not run, from the beginning of the memory and up to its end; bytes at the end of shared memory.
+#[test]
+fn lanes_that_do_not_run_need_not_be_of_a_row() {
+    const CONDITIONS: [&str; 4] = [
+        "setp.ge.u32 %p1, %r2, 5;",
+        "and.b32 %r9, %r2, 15; setp.eq.u32 %p1, %r9, 15;",
+        "and.b32 %r9, %r2, 8; setp.ne.u32 %p1, %r9, 0;",
+        "setp.ge.u32 %p1, %r2, 33;",
+    ];
+    // What lanes have that do not run is anything.
+    const INDICES: [&str; 3] = [
+        "sub.s32 %r6, %r2, 5; @!%p1 mul.lo.s32 %r6, %r2, 0x12345678;",
+        "mul.lo.s32 %r6, %r2, %r0; @!%p1 mul.lo.s32 %r6, %r2, 0x12345678;",
+        "mov.u32 %r6, 40; @!%p1 mov.u32 %r6, %r2;",
+    ];
+    const ACCESSES: [&str; 8] = [
+        "mul.wide.s32 %v2, %r6, 4; add.s64 %v3, %a0, %v2; ld.global.u32 %r9, [%v3+32]; st.global.u32 [%a1], %r9;",
+        "mul.wide.s32 %v2, %r6, 4; shl.b64 %v2, %v2, 1; add.s64 %v3, %a0, %v2; ld.global.u64 %v4, [%v3+64]; st.global.u64 [%a1], %v4;",
+        "cvt.s64.s32 %v2, %r6; add.s64 %v3, %a0, %v2; ld.global.u8 %r9, [%v3+8]; st.global.u32 [%a1], %r9;",
+        "mul.wide.s32 %v2, %r6, 4; add.s64 %v3, %a1, 0; ld.global.u32 %r9, [%a0]; st.global.u32 [%v3], %r2; st.global.u32 [%a1+4], %r9;",
+        "shl.b32 %r6, %r6, 2; add.s32 %r6, %r6, %r15; ld.shared.u32 %r9, [%r6+32]; ld.shared.u32 %r10, [%r6+36]; st.global.v2.u32 [%a1], {%r9, %r10};",
+        "add.s32 %r6, %r6, %r15; st.shared.u8 [%r6+8], %r2; st.global.u32 [%a1], %r2;",
+        "sub.s32 %r6, %r15, %r6; ld.shared.u8 %r9, [%r6+4095]; st.global.u32 [%a1], %r9;",
+        "mul.wide.s32 %v2, %r6, 4; add.s64 %v3, %a0, %v2; ld.global.u32 %r9, [%v3+32]; ld.global.u32 %r10, [%v3+36]; st.global.v2.u32 [%a1], {%r9, %r10};",
+    ];
+    let fill = "shl.b32 %r7, %r2, 2; add.s32 %r7, %r7, %r15; st.shared.u32 [%r7], %r5; st.shared.u32 [%r7+3840], %r5; mov.u32 %r10, 0; bar.sync 0;\n";
+    for condition in CONDITIONS {
+        for index in INDICES {
+            for access in ACCESSES {
+                for threads in [64, 50] {
+                    let body = format!("{fill}{condition} {index} @!%p1 bra end;\n{access}\nend:");
+                    let _ = same_by_all_ways(&body, threads, 3, 1);
+                }
+            }
+        }
+    }
+}
+
+/// Loops that lanes leave one by one: of one block and of several, with guards, by two ways out, with loads and stores.
+#[test]
+fn loops_are_the_same_in_segments() {
+    const TURNS: [&str; 6] = [
+        "and.b32 %r6, %r2, 7;",
+        "mul.lo.s32 %r6, %r2, 2654435761; shr.u32 %r6, %r6, 27;",
+        "mov.u32 %r6, 0;",
+        "setp.eq.u32 %p1, %r2, 37; selp.b32 %r6, 3000, 1, %p1;",
+        "shr.u32 %r6, %r2, 4; mul.lo.s32 %r6, %r6, 30;",
+        "sub.s32 %r6, 40, %r2; max.s32 %r6, %r6, 0;",
+    ];
+    const LOOPS: [&str; 7] = [
+        // One block.
+        "again: mad.lo.s32 %r8, %r8, 3, %r7; add.u32 %r7, %r7, 1; setp.le.u32 %p0, %r7, %r6; @%p0 bra again;",
+        // With loads, and numbers of which lanes that do not run have others.
+        "again: add.s32 %r9, %r7, %r2; and.b32 %r9, %r9, 1023; mul.wide.u32 %v1, %r9, 4; add.s64 %a2, %a0, %v1; ld.global.u32 %r10, [%a2]; \
+         xor.b32 %r8, %r8, %r10; cvt.rn.f32.u32 %f1, %r10; fma.rn.f32 %f2, %f1, %f2, %f1; add.u32 %r7, %r7, 1; setp.le.u32 %p0, %r7, %r6; @%p0 bra again; mov.b32 %r11, %f2;",
+        // Two ways out.
+        "again: setp.gt.u32 %p0, %r7, %r6; @%p0 bra out; add.s32 %r9, %r7, %r2; and.b32 %r9, %r9, 4095; cvt.u64.u32 %v1, %r9; add.s64 %a2, %a0, %v1; ld.global.u8 %r10, [%a2]; \
+         add.u32 %r8, %r8, %r10; setp.gt.u32 %p1, %r10, 250; @%p1 bra out; add.u32 %r7, %r7, 1; bra again; out:",
+        // A guard, a store, and what lanes keep that do not take it.
+        "again: and.b32 %r9, %r7, 1; setp.eq.u32 %p1, %r9, 0; @%p1 add.u32 %r8, %r8, 5; @!%p1 xor.b32 %r8, %r8, %r2; @%p1 st.global.u32 [%a1+8], %r8; \
+         add.u32 %r7, %r7, 1; setp.gt.u32 %p0, %r7, %r6; @!%p0 bra again;",
+        // Two sides that are too long for guards, and meet.
+        "again: and.b32 %r9, %r7, 3; setp.eq.u32 %p1, %r9, 2; @%p1 bra side; LONG bra meet; side: sub.u32 %r8, %r8, %r7; LONG sub.u32 %r8, %r8, %r2; \
+         meet: mul.lo.s32 %r8, %r8, 7; add.u32 %r7, %r7, 1; setp.le.u32 %p0, %r7, %r6; @%p0 bra again;",
+        // Shared memory that is only read, and 64-bit numbers.
+        "cvt.u64.u32 %v4, %r2; again: and.b32 %r9, %r7, 127; shl.b32 %r9, %r9, 2; add.s32 %r9, %r9, %r15; ld.shared.u32 %r10, [%r9]; cvt.u64.u32 %v5, %r10; add.s64 %v4, %v4, %v5; \
+         add.u32 %r7, %r7, 1; setp.le.u32 %p0, %r7, %r6; @%p0 bra again; cvt.u32.u64 %r8, %v4;",
+        // Within another loop.
+        "outer: mov.u32 %r7, 0; again: mad.lo.s32 %r8, %r8, 3, %r7; add.u32 %r7, %r7, 1; setp.le.u32 %p0, %r7, %r6; @%p0 bra again; \
+         add.u32 %r11, %r11, 1; setp.lt.u32 %p1, %r11, 3; @%p1 bra outer;",
+    ];
+    let fill = "shl.b32 %r7, %r2, 2; add.s32 %r7, %r7, %r15; st.shared.u32 [%r7], %r5; st.shared.u32 [%r7+2048], %r2; bar.sync 0;\n";
+    let long = "add.u32 %r8, %r8, %r2; xor.b32 %r8, %r8, 0x155; ".repeat(15);
+    for turns in TURNS {
+        for body in LOOPS {
+            let body = format!(
+                "{fill}mov.u32 %r7, 0; mov.u32 %r8, 1; mov.u32 %r11, 0; mov.f32 %f2, 0f00000001; {turns}\n{}\nst.global.u32 [%a1], %r8; st.global.u32 [%a1+4], %r11;",
+                body.replace("LONG", &long)
+            );
+            for threads in [64, 50, 256] {
+                let memory = same_by_all_ways(&body, threads, 1, 0).expect("no fault");
+                assert!(memory.iter().any(|&word| word != 0), "{body}");
+            }
+        }
+    }
+}
+
+/// A lane goes outside in some turn of a loop: the fault is its, and what it had stored before is there.
+#[test]
+fn a_wrong_turn_of_a_loop_is_found_in_segments() {
+    for lane in [0, 15, 17, 63] {
+        for turn in [0, 1, 9] {
+            for access in [
+                "ld.global.u32 %r9, [%a2];",
+                "st.global.u32 [%a2], %r8;",
+                "ld.shared.u32 %r9, [%r10];",
+            ] {
+                let body = format!(
+                    "and.b32 %r6, %r2, 7; add.u32 %r6, %r6, 3; setp.eq.u32 %p2, %r2, {lane}; selp.b32 %r6, 20, %r6, %p2; mov.u32 %r7, 0; mov.u32 %r8, 1;\n\
+                     again: mov.u64 %a2, %a1; mov.u32 %r10, %r15; setp.eq.u32 %p1, %r7, {turn}; and.pred %p1, %p1, %p2; \
+                     selp.b64 %a2, 0x100000, %a2, %p1; selp.b32 %r10, 4096, %r10, %p1; {access}\n\
+                     add.u32 %r8, %r8, %r7; add.u32 %r7, %r7, 1; setp.le.u32 %p0, %r7, %r6; @%p0 bra again; st.global.u32 [%a1+4], %r8;"
+                );
+                let fault = same_by_all_ways(&body, 64, 1, 0).expect_err(access);
+                assert_eq!(
+                    (fault.kind.code(), fault.thread),
+                    (700, [lane, 0, 0]),
+                    "{access}"
+                );
             }
         }
     }
