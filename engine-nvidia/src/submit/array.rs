@@ -18,8 +18,7 @@ use protocol::textures::{Resource, Spec};
 use crate::device::context::Context;
 use crate::driver::Driver;
 use crate::memory::address_space::ClientAddressSpace;
-use crate::submit::copy::constants;
-use crate::submit::copy::step::Step;
+use crate::submit::copy::step::{Step, constants};
 use crate::sync::Handle;
 
 /// Bytes that are cleared at a time.

@@ -18,10 +18,9 @@ use engine::plan::copy::{Extent, Rows, coalesce};
 use protocol::operations::{self, Space};
 
 use crate::memory::address_space::{ClientAddressSpace, MemoryKind};
-use crate::memory::twin_constants::TwinCopy;
 use crate::submit::command::CommandKind;
 use crate::submit::copy::host::{HostJob, HostSource};
-use crate::submit::copy::step::{LinearCopy, MOST_STEPS, RowsCopy, Step};
+use crate::submit::copy::step::{LinearCopy, MOST_STEPS, RowsCopy, Step, constants};
 use crate::submit::readback::Readback;
 
 /// The greatest pitch that the driver takes.
@@ -116,15 +115,6 @@ pub(crate) fn plan_copy(
         steps.extend(constants(memory, written));
         CommandKind::steps(steps)
     })
-}
-
-/// What is to be done when a range was written in which there are constants.
-pub(crate) fn constants(
-    memory: &ClientAddressSpace,
-    written: Window,
-) -> impl Iterator<Item = Step> {
-    let copies = memory.written_constants(written);
-    copies.map(|TwinCopy { to, from, bytes }| Step::Linear(LinearCopy { to, from, bytes }))
 }
 
 /// As boxes if the driver can express the planes' distances, else plane by plane.

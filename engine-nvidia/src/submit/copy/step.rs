@@ -4,12 +4,15 @@
 
 use cuda_abi::CUresult;
 use cuda_abi::types::*;
+use engine::Window;
 use engine::arena::EXTENT;
 use engine::plan::copy::{Extent, Rows};
 use protocol::operations;
 
 use crate::device::work_signature::WorkSignature;
 use crate::driver::Driver;
+use crate::memory::address_space::ClientAddressSpace;
+use crate::memory::twin_constants::TwinCopy;
 use crate::submit::array::ArrayStep;
 use crate::submit::copy::host::HostJob;
 
@@ -50,6 +53,15 @@ pub(crate) struct RowsCopy {
     pub(crate) to: Rows,
     pub(crate) from: Rows,
     pub(crate) extent: Extent,
+}
+
+/// What is to be done when a range was written in which there are constants.
+pub(crate) fn constants(
+    memory: &ClientAddressSpace,
+    written: Window,
+) -> impl Iterator<Item = Step> {
+    let copies = memory.written_constants(written);
+    copies.map(|TwinCopy { to, from, bytes }| Step::Linear(LinearCopy { to, from, bytes }))
 }
 
 impl LinearCopy {
