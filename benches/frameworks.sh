@@ -59,7 +59,8 @@ survivors)
     trap 'echo quit | $theirs nvidia-cuda-mps-control >/dev/null; $ours "$here/openmps" control quit >/dev/null; rm -rf "$directory"' EXIT
     $theirs nvidia-cuda-mps-control -d
     OPENMPS_ENGINE="${OPENMPS_ENGINE:-nvidia}" $ours "$here/openmps" control -d --failover
-    python3 "$here/survivors.py" --rounds "${2:-25}" "OpenMPS, --failover=$ours $here/openmps run --" "NVIDIA MPS=$theirs"
+    python3 "$here/survivors.py" --rounds "${2:-25}" "OpenMPS --failover=$ours $here/openmps run --"
+    python3 "$here/survivors.py" --rounds 2 "NVIDIA MPS=$theirs"
     ;;
 *)
     sed -n '2,16s/^# \{0,1\}//p' "$0"

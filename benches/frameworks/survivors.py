@@ -131,12 +131,15 @@ def side(prefix, rounds):
     pauses, usual = [], []
     for _ in range(rounds):
         before = [server.asked() for server in servers]
-        usual += [counts["longest"] for counts in before if counts]
+        if None in before:
+            raise RuntimeError("a server ended without a fault")
+        usual += [counts["longest"] for counts in before]
         for counts in before:
             counts["longest"] = 0.0
         done = subprocess.run([*prefix.split(), sys.executable, __file__, "guilty"], capture_output=True, text=True)
         if done.stdout.strip() == "":
             raise RuntimeError(done.stderr)
+        started = []
         for number, server in enumerate(servers):
             counts = goes_on(server, before[number])
             if counts and counts["wrong"] == 0:
@@ -148,8 +151,9 @@ def side(prefix, rounds):
             server.process.kill()
             server.process.wait()
             servers[number] = Server(prefix)
-            if servers[number].counts() is None:
-                raise RuntimeError("a server did not start again")
+            started.append(servers[number])
+        if None in [server.counts() for server in started]:
+            raise RuntimeError("a server did not start again")
     for server in servers:
         server.end()
     pauses.sort()

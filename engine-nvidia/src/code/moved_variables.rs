@@ -4,7 +4,7 @@
 //! The file says of each such word whose address it is (a relocation), and the driver writes it there when it has placed the
 //! variable. Here the words are written beforehand, and nothing is left for the driver to do. Constants are read by code without
 //! an address as well, where the driver has them: there are two of each, and whoever writes one writes both
-//! (`memory::twin_constants`). For the others the driver is left no memory to have.
+//! (`memory::twin_constants`).
 //!
 //! Called when an image is made ready, and for each module of who keeps its variables. Must not know clients. The kinds of
 //! relocations are those that nvcc 12.9 and 13.0 and the libraries of that time were seen to have; a file with another one
@@ -16,8 +16,7 @@ use std::ffi::CString;
 use std::ops::Range;
 
 use crate::code::symbols::{
-    ELF_HEADER, SECTION_HEADER, SECTION_NO_BITS, SECTION_SYMBOLS, SYMBOL, half, long, part, table,
-    word,
+    ELF_HEADER, SECTION_HEADER, SECTION_NO_BITS, SYMBOL, half, long, part, table, word,
 };
 use crate::code::variable_layout::{IN_MEMORY, VariableSection, string, strings};
 
@@ -32,9 +31,9 @@ const ADDRESSES: [u64; 2] = [2, 4];
 /// Where words with addresses may stand, by how the names of their sections begin.
 const HOLDERS: [&[u8]; 2] = [b".nv.constant", b".nv.global.init"];
 
-/// Bytes of a module's variables beyond which they stay the driver's: the module that was made to learn about the image has
-/// them once more.
-const MOST_BYTES: u64 = 256 << 20;
+/// Bytes of a module's variables beyond which they stay the driver's, which has memory for them in any case, and
+/// that is counted for nobody.
+const MOST_BYTES: u64 = 4 << 20;
 /// Words with addresses in one file.
 const MOST_WORDS: usize = 1 << 16;
 
@@ -44,9 +43,6 @@ pub(crate) struct MovedVariables {
     sections: Vec<MovedSection>,
     variables: Vec<MovedVariable>,
     words: Vec<AddressWord>,
-    /// Words of the file that say where variables are and how many bytes they have: with zeroes there, the driver has no memory
-    /// for them.
-    sizes: Vec<usize>,
     bytes: u64,
     alignment: u64,
 }
@@ -100,7 +96,6 @@ impl MovedVariables {
             sections: Vec::new(),
             variables: Vec::new(),
             words: Vec::new(),
-            sizes: Vec::new(),
             bytes: 0,
             alignment: 1,
         };
@@ -137,40 +132,7 @@ impl MovedVariables {
             return None;
         }
         moved.find_words(file, sections)?;
-        moved.find_sizes(file, sections)?;
         Some(moved)
-    }
-
-    /// Finds what gives the driver's variables their memory, in sections without one of ours.
-    fn find_sizes(&mut self, file: &[u8], sections: &[VariableSection]) -> Option<()> {
-        let is_all_moved = |section: &&VariableSection| {
-            let mut symbols = section.symbols.iter();
-            !section.is_constant && !symbols.any(|symbol| is_ours(symbol.name.to_bytes()))
-        };
-        let moved: Vec<usize> = sections
-            .iter()
-            .filter(is_all_moved)
-            .map(|one| one.number)
-            .collect();
-        let headers = table(file, 40, 58, SECTION_HEADER)?;
-        let headers_at = long(file, 40)? as usize;
-        for (number, header) in headers.chunks_exact(SECTION_HEADER).enumerate() {
-            if moved.contains(&number) {
-                self.sizes.push(headers_at + number * SECTION_HEADER + 32);
-            }
-            if word(header, 4)? != SECTION_SYMBOLS {
-                continue;
-            }
-            let symbols_at = long(header, 24)?;
-            let symbols = part(file, symbols_at, long(header, 32)?)?;
-            for (index, symbol) in symbols.chunks_exact(SYMBOL).enumerate() {
-                if moved.contains(&usize::from(half(symbol, 6)?)) {
-                    let at = symbols_at as usize + index * SYMBOL;
-                    self.sizes.extend([at + 8, at + 16]);
-                }
-            }
-        }
-        Some(())
     }
 
     /// Finds all that names the address of something in these sections.
@@ -272,9 +234,6 @@ impl MovedVariables {
         for word in &self.words {
             set(word.at, base.wrapping_add(word.target));
             set(word.kind_at, word.symbol | NONE);
-        }
-        for &at in &self.sizes {
-            set(at, 0);
         }
         moved
     }
@@ -433,15 +392,6 @@ mod tests {
         assert_eq!((kinds(&at, TABLE), kinds(&at, INIT)), (vec![0, 0], vec![0]));
         assert_eq!(kinds(&at, DEBUG), [99], "of what is not in memory");
         assert_eq!(words(&at, 6 + TABLE)[1] >> 32, 2, "the symbol stays");
-        let sizes = |file: &[u8]| [1, 2, 3].map(|section| words(file, section).len());
-        assert_eq!((sizes(&file), sizes(&at)), ([2, 3, 1], [0, 0, 1]));
-        let symbol = |file: &[u8], number: usize| words(file, 13)[3 * number + 1..][..2].to_vec();
-        assert_eq!(
-            (symbol(&file, 3), symbol(&at, 3)),
-            (vec![0, 24], vec![0, 0])
-        );
-        assert_eq!((symbol(&file, 2), symbol(&at, 2)), (vec![8, 8], vec![0, 0]));
-        assert_eq!(symbol(&at, 4), [0, 4], "a constant");
     }
 
     #[test]
