@@ -24,12 +24,18 @@ use crate::code::variable_layout::{IN_MEMORY, VariableSection, string, strings};
 const WITH_ADDEND: u32 = 4;
 const WITHOUT_ADDEND: u32 = 9;
 
-/// Kinds of relocations: none, an address, a generic address.
+/// Kinds of relocations: none, an address, a generic address, and an address' lower and upper half in an instruction.
 const NONE: u64 = 0;
-const ADDRESSES: [u64; 2] = [2, 4];
+const ADDRESS: u64 = 2;
+const GENERIC_ADDRESS: u64 = 4;
+const LOWER_HALF: u64 = 56;
+const UPPER_HALF: u64 = 57;
+/// Where in an instruction such a half stands.
+const HALF_AT: u64 = 4;
 
-/// Where words with addresses may stand, by how the names of their sections begin.
+/// Where words with addresses may stand, by how the names of their sections begin, and where halves.
 const HOLDERS: [&[u8]; 2] = [b".nv.constant", b".nv.global.init"];
+const CODE: &[u8] = b".text.";
 
 /// Bytes of a module's variables beyond which they stay the driver's, which has memory for them in any case, and
 /// that is counted for nobody.
@@ -70,11 +76,20 @@ pub(crate) struct MovedVariable {
     pub(crate) is_constant: bool,
 }
 
+/// What of an address stands somewhere.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Part {
+    All,
+    LowerHalf,
+    UpperHalf,
+}
+
 /// A word of a file with a variable's address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct AddressWord {
     /// Where it stands in the file.
     at: usize,
+    part: Part,
     /// Where the file says that, and with what kind.
     kind_at: usize,
     /// What is there: the symbol's number, above the kind.
@@ -172,11 +187,17 @@ impl MovedVariables {
                 if is_ours(string(symbol_names, word(symbol, 0)?)?.to_bytes()) {
                     continue;
                 }
+                let is_held = HOLDERS.iter().any(|holder| name.starts_with(holder));
+                let is_code = name.starts_with(CODE) && kind == WITH_ADDEND;
+                let part_of = match info & u64::from(u32::MAX) {
+                    ADDRESS | GENERIC_ADDRESS if is_held => Part::All,
+                    LOWER_HALF if is_code => Part::LowerHalf,
+                    UPPER_HALF if is_code => Part::UpperHalf,
+                    _ => return None,
+                };
                 let fits = offset.checked_add(8).is_some_and(|end| end <= size);
-                let is_held = HOLDERS.iter().any(|holder| name.starts_with(holder))
-                    && word(holder, 4)? != SECTION_NO_BITS;
-                let is_address = ADDRESSES.contains(&(info & u64::from(u32::MAX)));
-                if !fits || !is_held || !is_address || self.words.len() >= MOST_WORDS {
+                let is_there = word(holder, 4)? != SECTION_NO_BITS;
+                if !fits || !is_there || self.words.len() >= MOST_WORDS {
                     return None;
                 }
                 let at = begin.checked_add(offset)?;
@@ -187,8 +208,10 @@ impl MovedVariables {
                 };
                 let target = self.sections.get(which)?.offset;
                 let target = target.wrapping_add(long(symbol, 8)?);
+                let half_at = if part_of == Part::All { 0 } else { HALF_AT };
                 self.words.push(AddressWord {
-                    at: at as usize,
+                    at: (at + half_at) as usize,
+                    part: part_of,
                     kind_at: list_at as usize + index * entry + 8,
                     symbol: info & !u64::from(u32::MAX),
                     target: target.wrapping_add(addend),
@@ -225,15 +248,23 @@ impl MovedVariables {
     /// then.
     pub(crate) fn file_at(&self, file: &[u8], base: u64) -> Vec<u8> {
         let mut moved = file.to_vec();
-        let mut set = |at: usize, value: u64| {
+        let mut set = |at: usize, value: &[u8]| {
             // All were found within the file.
-            if let Some(bytes) = moved.get_mut(at..at + 8) {
-                bytes.copy_from_slice(&value.to_le_bytes());
+            if let Some(bytes) = moved.get_mut(at..at + value.len()) {
+                bytes.copy_from_slice(value);
             }
         };
         for word in &self.words {
-            set(word.at, base.wrapping_add(word.target));
-            set(word.kind_at, word.symbol | NONE);
+            let address = base.wrapping_add(word.target).to_le_bytes();
+            set(
+                word.at,
+                match word.part {
+                    Part::All => &address,
+                    Part::LowerHalf => &address[..4],
+                    Part::UpperHalf => &address[4..],
+                },
+            );
+            set(word.kind_at, &(word.symbol | NONE).to_le_bytes());
         }
         moved
     }
@@ -402,6 +433,32 @@ mod tests {
         assert_eq!(words(&at, TABLE)[0], 0xfff, "less one");
         let values = moved.sections()[0].contents.clone().unwrap();
         assert_eq!(at[values][..8], u64::to_le_bytes(0x0707_0707_0707_1707));
+    }
+
+    #[test]
+    fn instructions_have_halves_of_addresses() {
+        let relocations = [(TEXT, 0, 2, LOWER_HALF, 4), (TEXT, 8, 2, UPPER_HALF, 4)];
+        let whole = file(&relocations, true);
+        let moved = moved(&whole).unwrap();
+        let at = moved.file_at(&whole, 0x7f_1234_5000);
+        assert_eq!(words(&at, TEXT), [0x1234_500c << 32, 0x7f << 32]);
+        assert_eq!(kinds(&at, TEXT), [0, 0]);
+        for wrong in [
+            (TEXT, 9, 2, LOWER_HALF, 0),
+            (TABLE, 0, 2, LOWER_HALF, 0),
+            (TEXT, 0, 2, ADDRESS, 0),
+        ] {
+            assert_eq!(
+                super::tests::moved(&file(&[wrong], true)),
+                None,
+                "{wrong:?}"
+            );
+        }
+        assert_eq!(
+            super::tests::moved(&file(&relocations, false)),
+            None,
+            "added to what"
+        );
     }
 
     #[test]

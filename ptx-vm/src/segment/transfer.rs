@@ -36,7 +36,7 @@ pub(super) struct Transfer {
     rows: bool,
     /// Lane 0 may be one that does not run.
     masked: bool,
-    /// See [`Target::gathers`].
+    /// See [`crate::isa::Target::gathers`].
     gathers: bool,
     /// What lanes have in common is not looked for: they are in a loop that they leave one by one.
     apart: bool,
