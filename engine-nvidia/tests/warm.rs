@@ -507,12 +507,16 @@ fn who_waits_for_its_first_client_loads_what_others_bring_meanwhile() {
     };
     // The other's, one for its next client, and the standby's.
     controls.settle(1, 3);
+    let neighbour = busy(&standby, &controls);
     let loads = controls.loads();
-    let mut guest = Guest::new(&standby);
-    let places = load(&mut guest, 1, &code);
-    let words: Vec<_> = places.iter().map(|&place| guest.word(place)).collect();
-    assert_eq!(words, [1, 2, 0, 3]);
-    assert_eq!(controls.loads(), loads);
-    drop((guest, guest_of_other, engine, standby));
+    bounded("a client comes beside a kernel", || {
+        let mut guest = Guest::new(&standby);
+        let places = load(&mut guest, 1, &code);
+        let words: Vec<_> = places.iter().map(|&place| guest.word(place)).collect();
+        assert_eq!(words, [1, 2, 0, 3]);
+    });
+    assert_eq!((controls.loads(), controls.stalls()), (loads, 0));
+    controls.spin(false);
+    drop((neighbour, guest_of_other, engine, standby));
     assert_eq!(controls.counts(), [0; 5]);
 }
