@@ -439,8 +439,8 @@ mod tests {
     fn instructions_have_halves_of_addresses() {
         let relocations = [(TEXT, 0, 2, LOWER_HALF, 4), (TEXT, 8, 2, UPPER_HALF, 4)];
         let whole = file(&relocations, true);
-        let moved = moved(&whole).unwrap();
-        let at = moved.file_at(&whole, 0x7f_1234_5000);
+        let known = moved(&whole).unwrap();
+        let at = known.file_at(&whole, 0x7f_1234_5000);
         assert_eq!(words(&at, TEXT), [0x1234_500c << 32, 0x7f << 32]);
         assert_eq!(kinds(&at, TEXT), [0, 0]);
         for wrong in [
@@ -448,17 +448,9 @@ mod tests {
             (TABLE, 0, 2, LOWER_HALF, 0),
             (TEXT, 0, 2, ADDRESS, 0),
         ] {
-            assert_eq!(
-                super::tests::moved(&file(&[wrong], true)),
-                None,
-                "{wrong:?}"
-            );
+            assert_eq!(moved(&file(&[wrong], true)), None, "{wrong:?}");
         }
-        assert_eq!(
-            super::tests::moved(&file(&relocations, false)),
-            None,
-            "added to what"
-        );
+        assert_eq!(moved(&file(&relocations, false)), None, "added to what");
     }
 
     #[test]
