@@ -16,6 +16,17 @@
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 
+# NVIDIA's daemon and ours, with these options, both ended with the script. What is run under them begins with $theirs or $ours.
+start_daemons() {
+    directory=$(mktemp -d)
+    mkdir -p "$directory/mps/log" "$directory/mps/pipe" "$directory/ours/log" "$directory/ours/pipe"
+    theirs="env CUDA_MPS_PIPE_DIRECTORY=$directory/mps/pipe CUDA_MPS_LOG_DIRECTORY=$directory/mps/log"
+    ours="env CUDA_MPS_PIPE_DIRECTORY=$directory/ours/pipe CUDA_MPS_LOG_DIRECTORY=$directory/ours/log"
+    trap 'echo quit | $theirs nvidia-cuda-mps-control >/dev/null; $ours "$here/openmps" control quit >/dev/null; rm -rf "$directory"' EXIT
+    $theirs nvidia-cuda-mps-control -d
+    OPENMPS_ENGINE="${OPENMPS_ENGINE:-nvidia}" $ours "$here/openmps" control -d "$@"
+}
+
 case ${1:-} in
 pack)
     folder=${2:?the folder to fill}
@@ -41,24 +52,12 @@ run)
 figures | tails)
     tails=
     [ "$1" = figures ] || tails=--tails
-    directory=$(mktemp -d)
-    mkdir -p "$directory/mps/log" "$directory/mps/pipe" "$directory/ours/log" "$directory/ours/pipe"
-    theirs="env CUDA_MPS_PIPE_DIRECTORY=$directory/mps/pipe CUDA_MPS_LOG_DIRECTORY=$directory/mps/log"
-    ours="env CUDA_MPS_PIPE_DIRECTORY=$directory/ours/pipe CUDA_MPS_LOG_DIRECTORY=$directory/ours/log"
-    trap 'echo quit | $theirs nvidia-cuda-mps-control >/dev/null; $ours "$here/openmps" control quit >/dev/null; rm -rf "$directory"' EXIT
-    $theirs nvidia-cuda-mps-control -d
-    OPENMPS_ENGINE="${OPENMPS_ENGINE:-nvidia}" $ours "$here/openmps" control -d
+    start_daemons
     python3 "$here/figures.py" $tails "native=env CUDA_MPS_PIPE_DIRECTORY=/nonexistent" "NVIDIA MPS=$theirs" \
         "OpenMPS=$ours $here/openmps run --"
     ;;
 survivors)
-    directory=$(mktemp -d)
-    mkdir -p "$directory/mps/log" "$directory/mps/pipe" "$directory/ours/log" "$directory/ours/pipe"
-    theirs="env CUDA_MPS_PIPE_DIRECTORY=$directory/mps/pipe CUDA_MPS_LOG_DIRECTORY=$directory/mps/log"
-    ours="env CUDA_MPS_PIPE_DIRECTORY=$directory/ours/pipe CUDA_MPS_LOG_DIRECTORY=$directory/ours/log"
-    trap 'echo quit | $theirs nvidia-cuda-mps-control >/dev/null; $ours "$here/openmps" control quit >/dev/null; rm -rf "$directory"' EXIT
-    $theirs nvidia-cuda-mps-control -d
-    OPENMPS_ENGINE="${OPENMPS_ENGINE:-nvidia}" $ours "$here/openmps" control -d --failover
+    start_daemons --failover
     python3 "$here/survivors.py" --rounds "${2:-25}" "OpenMPS --failover=$ours $here/openmps run --"
     python3 "$here/survivors.py" --rounds 2 "NVIDIA MPS=$theirs"
     ;;

@@ -65,7 +65,7 @@ impl NvidiaClient {
         Ok(match loaded {
             Ok(None) => operations::ImageLoadReply::default(),
             Ok(Some(image)) => {
-                let moved = image.moved().filter(|_| self.is_kept);
+                let moved = self.is_kept.then(|| image.moved()).flatten();
                 let descriptor = moved.map_or(image.descriptor(), |(_, descriptor)| descriptor);
                 let descriptor = descriptor.encode();
                 self.images.insert(request.image, image);

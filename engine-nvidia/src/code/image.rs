@@ -5,7 +5,7 @@
 
 use parking_lot::Mutex;
 use std::ffi::{CStr, CString, c_char};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use cuda_abi::CUresult;
 use cuda_abi::types::*;
@@ -32,8 +32,9 @@ const MOST_SPARES: usize = 16;
 pub(crate) struct Image {
     bytes: Arc<[u8]>,
     descriptor: Descriptor,
-    /// How its variables can lie in memory of a client's, if they can, and what that client is told.
-    moved: Option<(Arc<MovedVariables>, Descriptor)>,
+    /// How its variables can lie in memory of a client's, if they can, and what that client is told. Found out for the first who is
+    /// kept.
+    moved: OnceLock<Option<(MovedVariables, Descriptor)>>,
     /// Names of the kernels, in the descriptor's order, for the driver.
     kernels: Vec<CString>,
     /// The variables in the descriptor's order.
@@ -122,7 +123,6 @@ impl Image {
             names,
             changes,
             sections,
-            moved,
             ..
         } = prepared;
         let request = LoadRequest {
@@ -178,17 +178,15 @@ impl Image {
         let of_variables = variables.iter().map(|variable| variable.bytes);
         let of_variables = of_variables.fold(0, u64::saturating_add);
         let module_bytes = usize::try_from(of_variables).unwrap_or(usize::MAX);
-        // The real driver keeps the device heap itself.
-        let descriptor = Descriptor {
-            kernels,
-            variables,
-            heap: false,
-        };
-        let moved = moved.as_ref();
         let image = Self {
             bytes: Arc::clone(code),
-            moved: moved.map(|moved| (Arc::clone(moved), moved_descriptor(moved, &descriptor))),
-            descriptor,
+            // The real driver keeps the device heap itself.
+            descriptor: Descriptor {
+                kernels,
+                variables,
+                heap: false,
+            },
+            moved: OnceLock::new(),
             kernels: kernel_names,
             variables: placed,
             prints: changes.prints,
@@ -214,8 +212,14 @@ impl Image {
 
     /// What is told of it to a client in whose memory its variables lie, and how they do. `None` if they cannot.
     pub(crate) fn moved(&self) -> Option<(&MovedVariables, &Descriptor)> {
-        let moved = self.moved.as_ref();
-        moved.map(|(moved, descriptor)| (&**moved, descriptor))
+        let moved = self.moved.get_or_init(|| {
+            let moved = MovedVariables::new(&self.bytes, self.sections.as_deref()?)?;
+            let descriptor = moved_descriptor(&moved, &self.descriptor);
+            Some((moved, descriptor))
+        });
+        moved
+            .as_ref()
+            .map(|(moved, descriptor)| (moved, descriptor))
     }
 
     pub(crate) fn kernel_names(&self) -> &[CString] {

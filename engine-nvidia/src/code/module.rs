@@ -18,7 +18,7 @@ use crate::code::images::ClientImage;
 use crate::code::loaded::Loaded;
 use crate::code::module_fence::ModuleFence;
 use crate::code::output::{RING, Ring};
-use crate::code::own_variables::{ALIGNED, OwnVariables, TwinConstant};
+use crate::code::own_variables::{OwnVariables, TwinConstant, variable_memory};
 use crate::device::context::Context;
 use crate::memory::address_space::ClientAddressSpace;
 use crate::sync::Handle;
@@ -378,16 +378,8 @@ fn place(
     memory: &mut ClientAddressSpace,
     observer: &dyn Observer,
 ) -> Result<Window, CUresult> {
-    let wrong = CUresult::ERROR_INVALID_VALUE;
-    let bytes = variable.bytes.max(1);
-    let slack = variable.align.saturating_sub(ALIGNED);
-    let room = bytes.checked_add(slack).ok_or(wrong)?;
-    let given = observer.allocate(context.id(), room, true)?;
-    let base = given
-        .base
-        .checked_next_multiple_of(variable.align.max(1))
-        .filter(|&base| given.contains(base, bytes))
-        .ok_or(wrong)?;
+    let size = (variable.bytes, variable.align);
+    let base = variable_memory(context, observer, size, true)?;
     let range = Window {
         base,
         bytes: variable.bytes,

@@ -15,6 +15,7 @@ use std::collections::HashSet;
 use std::ffi::CString;
 use std::ops::Range;
 
+use crate::code::rewrite::is_added;
 use crate::code::symbols::{
     ELF_HEADER, SECTION_HEADER, SECTION_NO_BITS, SYMBOL, half, long, part, table, word,
 };
@@ -98,11 +99,6 @@ struct AddressWord {
     target: u64,
 }
 
-/// Whether a variable was added by `rewrite`: the driver keeps it.
-fn is_ours(name: &[u8]) -> bool {
-    name.starts_with(b"openmps$") || name.ends_with(b"$openmps")
-}
-
 impl MovedVariables {
     /// Of an ELF file with these sections of variables. `None` if there are none, if there is too much, or if not all that
     /// names their addresses is understood.
@@ -126,7 +122,8 @@ impl MovedVariables {
                 contents: section.contents.clone(),
             });
             for symbol in &section.symbols {
-                if is_ours(symbol.name.to_bytes()) {
+                // What was added the driver keeps.
+                if is_added(symbol.name.to_bytes()) {
                     continue;
                 }
                 // The driver finds one of those with one name.
@@ -184,7 +181,7 @@ impl MovedVariables {
                 let Some(which) = sections.iter().position(|section| section.number == home) else {
                     continue;
                 };
-                if is_ours(string(symbol_names, word(symbol, 0)?)?.to_bytes()) {
+                if is_added(string(symbol_names, word(symbol, 0)?)?.to_bytes()) {
                     continue;
                 }
                 let is_held = HOLDERS.iter().any(|holder| name.starts_with(holder));

@@ -17,7 +17,7 @@ use crate::device::context::Context;
 use crate::memory::address_space::ClientAddressSpace;
 
 /// What addresses that an observer gives are aligned to at least.
-pub(crate) const ALIGNED: u64 = 256;
+const ALIGNED: u64 = 256;
 
 /// See the module.
 pub(crate) struct OwnVariables<'a> {
@@ -44,16 +44,8 @@ impl<'a> OwnVariables<'a> {
         let Some((moved, _)) = image.moved() else {
             return Ok(None);
         };
-        let wrong = CUresult::ERROR_INVALID_VALUE;
-        let bytes = moved.bytes().max(1);
-        let slack = moved.alignment().saturating_sub(ALIGNED);
-        let room = bytes.checked_add(slack).ok_or(wrong)?;
-        let given = observer.allocate(context.id(), room, false)?;
-        let base = given
-            .base
-            .checked_next_multiple_of(moved.alignment())
-            .filter(|&base| given.contains(base, bytes))
-            .ok_or(wrong)?;
+        let size = (moved.bytes(), moved.alignment());
+        let base = variable_memory(context, observer, size, false)?;
         let file = moved.file_at(image.code(), base);
         // The driver follows its tables.
         symbols::variables(&file)?;
@@ -130,4 +122,26 @@ impl<'a> OwnVariables<'a> {
         }
         Ok(twins)
     }
+}
+
+/// Where so many bytes for variables lie that begin at a multiple of the second number, in the memory that a client's session gives.
+///
+/// # Errors
+/// CUDA_ERROR_OUT_OF_MEMORY; CUDA_ERROR_INVALID_VALUE for an alignment that is absurd.
+pub(crate) fn variable_memory(
+    context: &Context,
+    observer: &dyn Observer,
+    (bytes, alignment): (u64, u64),
+    is_managed: bool,
+) -> Result<u64, CUresult> {
+    let wrong = CUresult::ERROR_INVALID_VALUE;
+    let bytes = bytes.max(1);
+    let slack = alignment.saturating_sub(ALIGNED);
+    let room = bytes.checked_add(slack).ok_or(wrong)?;
+    let given = observer.allocate(context.id(), room, is_managed)?;
+    given
+        .base
+        .checked_next_multiple_of(alignment.max(1))
+        .filter(|&base| given.contains(base, bytes))
+        .ok_or(wrong)
 }

@@ -12,7 +12,6 @@ use ptx::image::{ImageKind, Limits, classify};
 use crate::code::image::Image;
 use crate::code::images::Content;
 use crate::code::link;
-use crate::code::moved_variables::MovedVariables;
 use crate::code::refused::Refused;
 use crate::code::rewrite::{self, Changes};
 use crate::code::room::CodeRoom;
@@ -30,8 +29,6 @@ pub(crate) struct Prepared {
     pub(crate) changes: Changes,
     /// Where the variables are, if that is told of all of them.
     pub(crate) sections: Option<Vec<VariableSection>>,
-    /// How they can lie in memory of a client's, if they can.
-    pub(crate) moved: Option<Arc<MovedVariables>>,
     /// What the driver gets if it refuses the code that was chosen of it.
     whole: Arc<[u8]>,
     /// Why what might have helped could not be done.
@@ -107,10 +104,7 @@ impl Prepared {
             Some(ImageKind::Fatbin) => machine_code(image, device.architecture()),
             _ => None,
         };
-        let file = machine_code.as_deref().unwrap_or(image);
-        let sections = variable_sections(file);
-        let moved = sections.as_deref();
-        let moved = moved.and_then(|sections| MovedVariables::new(file, sections));
+        let sections = variable_sections(machine_code.as_deref().unwrap_or(image));
         let code = machine_code.map_or_else(
             || Arc::clone(&whole),
             |machine_code| link::padded(&machine_code).into(),
@@ -120,7 +114,6 @@ impl Prepared {
             names,
             changes,
             sections,
-            moved: moved.map(Arc::new),
             whole,
             not_rewritten: None,
         }
@@ -149,7 +142,6 @@ impl Prepared {
                 names: self.names.clone(),
                 changes: self.changes.clone(),
                 sections: None,
-                moved: None,
                 whole: Arc::clone(&self.whole),
                 not_rewritten: None,
             };

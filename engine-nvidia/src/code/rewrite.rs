@@ -86,7 +86,7 @@ impl Changes {
     /// and the managed ones, which the driver no longer has.
     pub(crate) fn variables(&self, names: Vec<String>) -> Vec<String> {
         let mut names = names;
-        names.retain(|name| !name.ends_with("$openmps") && !name.starts_with("openmps$"));
+        names.retain(|name| !is_added(name.as_bytes()));
         let known: HashSet<&str> = names.iter().map(String::as_str).collect();
         let managed = self.managed.iter().map(|managed| managed.name.clone());
         let missing: Vec<_> = managed
@@ -100,6 +100,11 @@ impl Changes {
     pub(crate) fn managed(&self, name: &str) -> Option<&Managed> {
         self.managed.get(*self.places.get(name)?)
     }
+}
+
+/// Whether a variable is none of the program's, but was added by the rewriting.
+pub(crate) fn is_added(name: &[u8]) -> bool {
+    name.starts_with(b"openmps$") || name.ends_with(b"$openmps")
 }
 
 /// An image's PTX for a device of this architecture, rewritten, or why it could not be. `None` if the
