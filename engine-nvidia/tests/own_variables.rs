@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::machine_code::{Section, elf_with};
+use common::machine_code::{Section, elf_with, word_of};
 use common::{Controls, Fake};
 use cuda_abi::CUresult;
 use engine::Engine;
@@ -66,12 +66,6 @@ fn load(guest: &mut Guest, number: u64) -> [u64; 4] {
         .map(|&bytes| u64::from_le_bytes(bytes))
         .collect();
     addresses.try_into().expect("four")
-}
-
-/// The word at an address of a module, whoever may ask for it.
-fn word_of(address: u64) -> u32 {
-    // SAFETY: the fake's device memory is this process', and the module is there.
-    unsafe { std::ptr::with_exposed_provenance::<u32>(address as usize).read_volatile() }
 }
 
 #[test]

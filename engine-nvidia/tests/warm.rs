@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
-use common::machine_code::{Section, elf};
+use common::machine_code::{Section, elf, word_of};
 use common::{Controls, Fake, PTX, poke, until};
 use cuda_abi::CUresult;
 use cuda_abi::types::CUfunction_attribute;
@@ -93,12 +93,6 @@ fn busy(engine: &dyn Engine, controls: &Controls) -> Guest {
 fn set(guest: &mut Guest, module: u64, address: u64) {
     guest.launch(0, module, 1, 1, &poke(address, 0xdead_beef));
     assert_eq!(guest.wait(0), Ok(()));
-}
-
-/// The word at an address of a module, whoever may ask for it.
-fn word_of(address: u64) -> u32 {
-    // SAFETY: the fake's device memory is this process', and the module is there.
-    unsafe { std::ptr::with_exposed_provenance::<u32>(address as usize).read_volatile() }
 }
 
 #[test]

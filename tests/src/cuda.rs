@@ -186,6 +186,13 @@ impl Driver {
         driver
     }
 
+    /// Resets the primary context of device 0, of which the program uses nothing from then on, and makes the new one current.
+    pub fn reset(&self) -> Result<(), Code> {
+        // SAFETY: a function of a number; nothing of the context is used after it.
+        unsafe { self.primary_reset(0)? };
+        self.enter()
+    }
+
     /// Initialises and makes the primary context of device 0 current in this thread.
     pub fn enter(&self) -> Result<(), Code> {
         let mut context = 0;

@@ -20,14 +20,19 @@ pub fn hear() -> String {
     line.trim().to_owned()
 }
 
+/// Says how something ended that was asked for.
+pub fn answer(result: Result<(), Code>) {
+    match result {
+        Ok(()) => say("ok"),
+        Err(code) => say(&format!("error {code}")),
+    }
+}
+
 /// Says how the program's task ended, and ends the program if it ended badly.
 #[expect(clippy::exit, reason = "a program that fails says so by its status")]
 pub fn finish(result: Result<(), Code>) {
-    match result {
-        Ok(()) => say("ok"),
-        Err(code) => {
-            say(&format!("error {code}"));
-            std::process::exit(1);
-        }
+    answer(result);
+    if result.is_err() {
+        std::process::exit(1);
     }
 }

@@ -98,3 +98,9 @@ pub fn elf_with(
     }
     file
 }
+
+/// The word at an address of a module, whoever may ask for it.
+pub fn word_of(address: u64) -> u32 {
+    // SAFETY: the fake's device memory is this process', and the module is there.
+    unsafe { std::ptr::with_exposed_provenance::<u32>(address as usize).read_volatile() }
+}

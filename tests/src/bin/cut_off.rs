@@ -5,7 +5,7 @@
 //! its number; a wrong element ends the program.
 
 use tests::cuda::{Code, Driver, Handle};
-use tests::program::{hear, say};
+use tests::program::{answer, hear, say};
 
 const KERNELS: &str = ".version 7.8\n.target sm_75\n.address_size 64\n\
     .visible .global .align 8 .u64 table[256];\n\
@@ -43,23 +43,14 @@ fn main() {
             "halves" => work.begin(&driver, work.to, work.to.wrapping_add(ELEMENTS / 2)),
             "variable" => work.begin(&driver, work.to, work.table),
             "finish" => work.finish(&driver),
-            "reset" => reset(&driver).and_then(|()| {
+            "reset" => driver.reset().and_then(|()| {
                 work = Work::new(&driver)?;
                 Ok(())
             }),
             _ => return,
         };
-        match result {
-            Ok(()) => say("ok"),
-            Err(code) => say(&format!("error {code}")),
-        }
+        answer(result);
     }
-}
-
-fn reset(driver: &Driver) -> Result<(), Code> {
-    // SAFETY: a function of a number; nothing of the context is used after it.
-    unsafe { driver.primary_reset(0)? };
-    driver.enter()
 }
 
 /// What element `at` of an array is first.

@@ -5,7 +5,7 @@
 //! compiler can run it: see `engine-nvidia/tests/fake/driver.c`. What goes wrong is said as `error` and its number.
 
 use tests::cuda::{Address, Code, Driver, Handle};
-use tests::program::{hear, say};
+use tests::program::{answer, hear, say};
 
 /// The fake driver looks at the name and the parameters alone.
 const KERNELS: &str = ".version 7.8\n.target sm_80\n.address_size 64\n\
@@ -43,23 +43,14 @@ fn main() {
                 .post(&driver)
                 .and_then(|()| driver.memory().map(drop)),
             "wait" => driver.synchronize(),
-            "reset" => reset(&driver).and_then(|()| {
+            "reset" => driver.reset().and_then(|()| {
                 objects = Objects::new(&driver)?;
                 Ok(())
             }),
             _ => return,
         };
-        match result {
-            Ok(()) => say("ok"),
-            Err(code) => say(&format!("error {code}")),
-        }
+        answer(result);
     }
-}
-
-fn reset(driver: &Driver) -> Result<(), Code> {
-    // SAFETY: a function of a number; nothing of the context is used after it.
-    unsafe { driver.primary_reset(0)? };
-    driver.enter()
 }
 
 impl Objects {

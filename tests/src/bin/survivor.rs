@@ -7,7 +7,7 @@ use std::ffi::c_void;
 use std::time::Duration;
 
 use tests::cuda::{Address, Code, Driver, Handle};
-use tests::program::{hear, say};
+use tests::program::{answer, hear, say};
 
 const KERNELS: &str = include_str!("../../kernels/kernels.ptx");
 
@@ -57,23 +57,14 @@ fn main() {
             "wait" => driver.synchronize(),
             "array" => array(&driver),
             "loop" => objects.until_it_fails(&driver),
-            "reset" => reset(&driver).and_then(|()| {
+            "reset" => driver.reset().and_then(|()| {
                 objects = Objects::new(&driver)?;
                 Ok(())
             }),
             _ => return,
         };
-        match result {
-            Ok(()) => say("ok"),
-            Err(code) => say(&format!("error {code}")),
-        }
+        answer(result);
     }
-}
-
-fn reset(driver: &Driver) -> Result<(), Code> {
-    // SAFETY: a function of a number; nothing of the context is used after it.
-    unsafe { driver.primary_reset(0)? };
-    driver.enter()
 }
 
 /// Makes an array, which lives in its server alone.

@@ -59,6 +59,18 @@ fn is_cut_off<'a>(
     cut_off(records, (former, begun), &mut Blocks).is_some()
 }
 
+/// A copy of 100 bytes.
+fn copy(to: u64, from: u64) -> Copy {
+    Copy {
+        to,
+        from,
+        width: 100,
+        height: 1,
+        depth: 1,
+        ..Copy::default()
+    }
+}
+
 #[test]
 fn kernels_are_repeated_together_with_what_is_around_them_or_not_at_all() {
     let kernel = |read, written| (Launch::default(), [read, written]);
@@ -76,31 +88,24 @@ fn kernels_are_repeated_together_with_what_is_around_them_or_not_at_all() {
     );
     assert!(!is(&[kernel(1, 2), kernel(3, 2)], None), "over each other");
     assert!(is(&[kernel(1, 2), kernel(2, 1)], None), "there and back");
-    let copy = |to, from| {
-        let copy = Copy {
-            to,
-            from,
-            width: 100,
-            height: 1,
-            depth: 1,
-            ..Copy::default()
-        };
-        Some(record(&copy, 20, &[]))
-    };
+    let copied = |to, from| Some(record(&copy(to, from), 20, &[]));
     assert!(
-        !is(&[kernel(1, 2)], copy(5000, 2000)),
+        !is(&[kernel(1, 2)], copied(5000, 2000)),
         "its result goes elsewhere"
     );
     assert!(
-        is(&[kernel(1, 2)], copy(1500, 5000)),
+        is(&[kernel(1, 2)], copied(1500, 5000)),
         "what it read is next's"
     );
-    assert!(!is(&[], copy(20_000, 5000)));
+    assert!(!is(&[], copied(20_000, 5000)));
     assert!(
-        is(&[kernel(1, 2)], copy(20_000, 5000)),
+        is(&[kernel(1, 2)], copied(20_000, 5000)),
         "a variable may be there"
     );
-    assert!(is(&[kernel(1, 2)], copy(3950, 5000)), "more than one block");
+    assert!(
+        is(&[kernel(1, 2)], copied(3950, 5000)),
+        "more than one block"
+    );
     let unknown = [record(&Launch::default(), 8, &[1])];
     let why = cut_off(unknown.iter(), (&former(7), &Begun::First), &mut Blocks);
     assert_eq!(why.as_deref(), Some("launch: nobody knows it"));
@@ -165,14 +170,6 @@ fn what_may_have_been_begun_and_cannot_be_repeated_is_cut_off() {
 
 #[test]
 fn what_stands_before_kernels_of_which_none_was_begun_may_have_been() {
-    let copy = |to, from| Copy {
-        to,
-        from,
-        width: 100,
-        height: 1,
-        depth: 1,
-        ..Copy::default()
-    };
     let launch = |at| record(&Launch::default(), at, &[]);
     let is = |records: &[Record], completed| {
         let former = former(completed);
@@ -202,14 +199,6 @@ fn what_stands_before_kernels_of_which_none_was_begun_may_have_been() {
 
 #[test]
 fn a_copy_onto_itself_is_not_repeated() {
-    let copy = |to, from| Copy {
-        to,
-        from,
-        width: 100,
-        height: 1,
-        depth: 1,
-        ..Copy::default()
-    };
     for (to, from, is) in [(0, 0, true), (0, 99, true), (99, 0, true), (0, 100, false)] {
         let record = [record(&copy(to, from), 8, &[])];
         let found = is_cut_off(record.iter(), &former(7), &Begun::First);
@@ -225,14 +214,6 @@ fn a_copy_onto_itself_is_not_repeated() {
 
 #[test]
 fn copies_are_repeated_together_unless_one_writes_what_an_earlier_one_has_read() {
-    let copy = |to, from| Copy {
-        to,
-        from,
-        width: 100,
-        height: 1,
-        depth: 1,
-        ..Copy::default()
-    };
     let both = |second: Copy| {
         let records = [record(&copy(1000, 2000), 8, &[]), record(&second, 9, &[])];
         is_cut_off(records.iter(), &former(7), &Begun::All)
