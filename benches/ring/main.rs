@@ -197,7 +197,8 @@ fn round_trips(count: u64, pause: Duration) -> Spread {
             while left > 0 {
                 let Some(position) = consumer.next_record(&mut record).expect("a sound ring")
                 else {
-                    consumer.wait(true);
+                    consumer.spin();
+                    consumer.wait();
                     continue;
                 };
                 publisher.complete(record.header.channel, record.header.sequence);

@@ -121,12 +121,12 @@ impl AdaptiveSpinner {
 
     /// Spins until `done`, as long as it seems worth it and there is a processor to spare. Returns
     /// whether it is done.
-    pub(crate) fn spin(&self, mut done: impl FnMut() -> bool) -> bool {
+    pub(crate) fn spin(&self, peer: Peer, mut done: impl FnMut() -> bool) -> bool {
         if done() {
             return true;
         }
         let budget = self.nanoseconds.load(Ordering::Relaxed);
-        match spin_for(Duration::from_nanos(budget.into()), &mut done) {
+        match spin_for(Duration::from_nanos(budget.into()), peer, &mut done) {
             Spun::Done => {
                 let more = budget.saturating_mul(2).min(*SPIN.end());
                 self.nanoseconds.store(more, Ordering::Relaxed);
@@ -155,8 +155,17 @@ impl AdaptiveSpinner {
 }
 
 /// Spins for what is a matter of moments; whether it came.
-pub(crate) fn spin_for_moments(done: impl FnMut() -> bool) -> bool {
-    matches!(spin_for(MOMENTS, done), Spun::Done)
+pub(crate) fn spin_for_moments(peer: Peer, done: impl FnMut() -> bool) -> bool {
+    matches!(spin_for(MOMENTS, peer, done), Spun::Done)
+}
+
+/// Where the thread runs that is waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Peer {
+    /// On a processor of its own, as far as is known.
+    Apart,
+    /// On this thread's processor: as long as this one looks, that one cannot answer.
+    Here,
 }
 
 enum Spun {
@@ -166,12 +175,12 @@ enum Spun {
 }
 
 #[cfg(loom)]
-fn spin_for(_most: Duration, _done: impl FnMut() -> bool) -> Spun {
+fn spin_for(_most: Duration, _peer: Peer, _done: impl FnMut() -> bool) -> Spun {
     Spun::NoRoom
 }
 
 #[cfg(not(loom))]
-fn spin_for(most: Duration, mut done: impl FnMut() -> bool) -> Spun {
+fn spin_for(most: Duration, peer: Peer, mut done: impl FnMut() -> bool) -> Spun {
     use std::sync::LazyLock;
     /// Processors that this process may use; it counts the affinity and the control group's quota.
     static PROCESSORS: LazyLock<u32> = LazyLock::new(|| {
@@ -182,6 +191,16 @@ fn spin_for(most: Duration, mut done: impl FnMut() -> bool) -> Spun {
     /// Threads of this process that spin now.
     static SPINNING: AtomicU32 = AtomicU32::new(0);
 
+    if peer == Peer::Here {
+        let began = Instant::now();
+        while began.elapsed() < most {
+            sync::yield_now();
+            if done() {
+                return Spun::Done;
+            }
+        }
+        return Spun::InVain;
+    }
     // One processor is left to those who are waited for: with a single one nobody spins.
     if SPINNING.load(Ordering::Relaxed) + 1 >= *PROCESSORS {
         return Spun::NoRoom;
@@ -216,26 +235,25 @@ fn spin_for(most: Duration, mut done: impl FnMut() -> bool) -> Spun {
     spun
 }
 
-/// Waits until `done`: spins, then sleeps, and is awake again when it is told that it is a matter of moments.
+/// Waits until `done`, which a `peer` is to do: spins, then sleeps, and is awake again when it is told that it is a matter of moments.
 /// `target` is what `done` waits for. After each `slice` of sleep `go_on` is asked, and in the place of one as long as somebody
 /// `is_called`, which whoever calls says before it wakes the waiter; when `go_on` says no, so does this.
 pub(crate) fn wait(
-    spinner: &AdaptiveSpinner,
-    waiter: &AtomicU64,
-    target: u64,
+    (spinner, peer): (&AdaptiveSpinner, Peer),
+    (waiter, target): (&AtomicU64, u64),
     slice: Duration,
     done: impl Fn() -> bool,
     is_called: impl Fn() -> bool,
     mut go_on: impl FnMut() -> bool,
 ) -> bool {
-    if spinner.spin(&done) {
+    if spinner.spin(peer, &done) {
         return true;
     }
     spinner.sleep(|| {
         loop {
             sleep(waiter, target, slice, || done() || is_called());
             let imminent = waiter.load(Ordering::Relaxed) == PRE_WOKEN;
-            if done() || imminent && spin_for_moments(&done) {
+            if done() || imminent && spin_for_moments(peer, &done) {
                 return true;
             }
             if !go_on() {
@@ -277,9 +295,8 @@ mod tests {
                 let done = || word.load(Ordering::SeqCst) >= target;
                 let go_on = || true;
                 assert!(wait(
-                    &spinner,
-                    &waiter,
-                    target,
+                    (&spinner, Peer::Apart),
+                    (&waiter, target),
                     slice,
                     done,
                     || false,

@@ -8,7 +8,7 @@
 //! memory is as weak as Rust's memory model allows, not as strong as the machine at hand. Run by nobody but loom.
 //! Must not know records' contents.
 
-use crate::doorbell::{self, AdaptiveSpinner};
+use crate::doorbell::{self, AdaptiveSpinner, Peer};
 use crate::ring::{Consumer, Doorbell, Producer, Record, RingMemory};
 use crate::sync::{AtomicU64, Ordering};
 use loom::sync::Arc;
@@ -98,7 +98,7 @@ fn take_all(memory: &Local, doorbell: &Doorbell, count: usize) {
             if let Some(position) = consumer.next_record(&mut record).expect("a sound ring") {
                 break position;
             }
-            consumer.wait(doorbell, false);
+            consumer.wait(doorbell);
         };
         let (channel, sequence) = (record.header.channel, record.header.sequence);
         assert_eq!(record.slots(), [sequence << 8 | u64::from(channel)]);
@@ -168,9 +168,8 @@ fn loom_sleepers_are_woken_when_their_place_is_reached() {
                     let spinner = AdaptiveSpinner::new();
                     let slice = Duration::from_secs(1);
                     assert!(doorbell::wait(
-                        &spinner,
-                        waiter,
-                        target,
+                        (&spinner, Peer::Apart),
+                        (waiter, target),
                         slice,
                         done,
                         || false,
@@ -203,9 +202,8 @@ fn loom_a_call_is_not_slept_through() {
             let (spinner, slice) = (AdaptiveSpinner::new(), Duration::from_secs(1));
             let done = || false;
             assert!(!doorbell::wait(
-                &spinner,
-                waiter,
-                1,
+                (&spinner, Peer::Apart),
+                (waiter, 1),
                 slice,
                 done,
                 is_called,
@@ -234,7 +232,7 @@ fn loom_the_own_bell_is_never_lost() {
         });
         let mut consumer = Consumer::new(memory);
         while shared.1.load(Ordering::Relaxed) != 2 {
-            consumer.wait(&shared.0, false);
+            consumer.wait(&shared.0);
         }
         ringer.join().expect("the ringer is through");
     });

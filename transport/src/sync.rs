@@ -119,6 +119,12 @@ mod imp {
         std::hint::spin_loop();
     }
 
+    /// The number of the processor that runs this thread, which may be another one in a moment.
+    #[inline]
+    pub fn processor() -> usize {
+        rustix::thread::sched_getcpu()
+    }
+
     fn low_half(word: &AtomicU64) -> &atomic::AtomicU32 {
         let low: *const AtomicU64 = word;
         // SAFETY: the machine is little-endian (checked in lib.rs), so the first four bytes of the
@@ -173,6 +179,11 @@ mod imp {
     /// Lets another thread of the model run.
     pub fn spin_hint() {
         yield_now();
+    }
+
+    /// All threads of a model take turns on one.
+    pub fn processor() -> usize {
+        0
     }
 
     /// As the kernel's: compares under the bucket's lock, then sleeps. It never times out, so a lost

@@ -124,7 +124,8 @@ fn two_processes_share_a_session() {
     let mut last = 0;
     loop {
         let Some(position) = consumer.next_record(&mut record).unwrap() else {
-            consumer.wait(true);
+            consumer.spin();
+            consumer.wait();
             continue;
         };
         let header = record.header;

@@ -32,7 +32,8 @@ fn take(consumer: &mut Consumer, record: &mut Record) -> transport::ring::Positi
         if let Some(position) = consumer.next_record(record).expect("a sound ring") {
             return position;
         }
-        consumer.wait(true);
+        consumer.spin();
+        consumer.wait();
     }
 }
 
@@ -199,7 +200,8 @@ fn calls_of_many_threads_get_their_own_replies() {
             let mut record = Record::default();
             while !over.load(Ordering::Relaxed) {
                 let Some(position) = consumer.next_record(&mut record).unwrap() else {
-                    consumer.wait(true);
+                    consumer.spin();
+                    consumer.wait();
                     continue;
                 };
                 let request = MemAlloc::read(record.slots()).unwrap();
@@ -341,7 +343,7 @@ fn the_session_rings_its_own_bell() {
                 std::thread::sleep(Duration::from_millis(pause));
                 publisher.ring_self();
             });
-            consumer.wait(false);
+            consumer.wait();
         });
     }
 }
@@ -387,4 +389,38 @@ fn a_place_that_is_told_late_takes_nothing_back() {
     publisher.complete(3, 1);
     assert_eq!(client.completed(3), 2);
     client.wait(3, 2).expect("it is complete");
+}
+
+#[test]
+fn two_ends_on_one_processor_hand_it_to_each_other() {
+    let (client, mut consumer, publisher, _socket) = session();
+    let allowed = rustix::thread::sched_getaffinity(None).expect("an affinity");
+    let first = (0..rustix::thread::CpuSet::MAX_CPU).find(|&at| allowed.is_set(at));
+    let first = first.expect("a processor");
+    let move_here = move || {
+        let mut only = rustix::thread::CpuSet::new();
+        only.set(first);
+        rustix::thread::sched_setaffinity(None, &only).expect("it may run there");
+    };
+    const ROUNDS: u64 = 2000;
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            move_here();
+            for sequence in 1..=ROUNDS {
+                client.post(0, sequence, &launch(1), &[]).expect("posted");
+                client.wait(0, sequence).expect("done");
+            }
+            client
+        });
+        move_here();
+        consumer.set_beside_client(true);
+        let mut record = Record::default();
+        for sequence in 1..=ROUNDS {
+            let position = take(&mut consumer, &mut record);
+            assert_eq!(record.header.sequence, sequence);
+            publisher.complete(0, sequence);
+            consumer.retire(position);
+        }
+        assert_eq!(consumer.client_processor(), Some(first));
+    });
 }

@@ -101,7 +101,7 @@ pub(super) fn run(
             server.handle(std::mem::take(&mut record));
         }
         server.advance();
-        consumer.wait(false);
+        consumer.wait();
     }
 }
 

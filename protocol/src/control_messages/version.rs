@@ -17,7 +17,7 @@ message! {
 }
 
 /// The version that this build speaks.
-pub const VERSION: Version = Version { major: 4, minor: 0 };
+pub const VERSION: Version = Version { major: 4, minor: 1 };
 
 /// Major versions differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -12,6 +12,7 @@ use transport::session::Consumer;
 
 use crate::memory::backing::ClientBacking;
 use crate::session::observer::Cancellation;
+use crate::session::processor_sharing::ProcessorSharing;
 use crate::session::{BlockedWork, End, FREE_BLOCKED, Session};
 use crate::stream_scheduler::QueueEntry;
 use crate::stream_scheduler::completion::host_barrier;
@@ -49,6 +50,7 @@ impl Session {
     ) -> Result<Ending, End> {
         let mut record = Record::default();
         let mut in_a_row = 0u32;
+        let mut sharing = ProcessorSharing::new();
         loop {
             if self.observer.progress.take_ready() {
                 self.release()?;
@@ -84,11 +86,12 @@ impl Session {
             let under_way = polled == PollResult::Pending;
             let stuck = self.is_blocked() && !under_way;
             self.value_waits.time_out_if_stuck(stuck, &self.observer);
-            if under_way
-                && !blocked
-                && consumer.watch(|| self.client.poll() == PollResult::Progress)
-            {
-                continue;
+            if under_way && !blocked {
+                sharing.before_spinning(consumer);
+                if consumer.watch(|| self.client.poll() == PollResult::Progress) {
+                    sharing.seen_soon();
+                    continue;
+                }
             }
             self.client.stop_polling();
             if blocked {
@@ -99,7 +102,11 @@ impl Session {
                 // so it is no use waiting for one.
                 std::thread::sleep(WHILE_BLOCKED);
             } else {
-                consumer.wait(!under_way);
+                sharing.before_spinning(consumer);
+                if under_way || !consumer.spin() {
+                    sharing.leave(consumer);
+                    consumer.wait();
+                }
             }
             self.client.poll();
         }

@@ -3,7 +3,7 @@
 //! Knows a record's length and header, not its operation; who wakes it is in [`Doorbell`].
 
 use super::{Malformed, Position, Record, RingMemory, longest};
-use crate::doorbell::{self, AdaptiveSpinner, LEAST_WATCH};
+use crate::doorbell::{self, AdaptiveSpinner, LEAST_WATCH, Peer};
 use crate::sync::{AtomicBool, Ordering, fence};
 use protocol::wire::{HEADER_SLOTS, Header};
 use std::collections::VecDeque;
@@ -192,22 +192,35 @@ impl<A: RingMemory> Consumer<A> {
 
     /// Spins, for a short while at most, until there seems to be a record, somebody called
     /// [`Doorbell::ring`], or `look` says so; a little longer after [`Doorbell::pre_wake`]. Whether any of them came.
-    pub(crate) fn watch(&self, doorbell: &Doorbell, mut look: impl FnMut() -> bool) -> bool {
+    pub(crate) fn watch(
+        &self,
+        doorbell: &Doorbell,
+        peer: Peer,
+        mut look: impl FnMut() -> bool,
+    ) -> bool {
         let done = || self.is_called(doorbell) || look();
         let came = if doorbell.imminent.swap(false, Ordering::Relaxed) {
-            doorbell::spin_for_moments(done)
+            doorbell::spin_for_moments(peer, done)
         } else {
-            self.watching.spin(done)
+            self.watching.spin(peer, done)
         };
         doorbell.hear();
         came
     }
 
-    /// Waits until there seems to be a record or somebody called [`Doorbell::ring`], but not for ever.
-    pub(crate) fn wait(&mut self, doorbell: &Doorbell, spin: bool) {
+    /// Spins, as long as that seems worth it, until there seems to be a record or somebody called [`Doorbell::ring`]. Whether
+    /// any of them came.
+    pub(crate) fn spin(&self, doorbell: &Doorbell, peer: Peer) -> bool {
+        let came = self.spinner.spin(peer, || self.is_called(doorbell));
+        doorbell.hear();
+        came
+    }
+
+    /// Sleeps until there seems to be a record or somebody called [`Doorbell::ring`], but not for ever.
+    pub(crate) fn wait(&mut self, doorbell: &Doorbell) {
         let (taken, memory) = (self.taken, &self.memory);
         let done = || self.is_called(doorbell);
-        if !(spin && self.spinner.spin(done) || done()) {
+        if !done() {
             // Of something that is over by now.
             doorbell.imminent.store(false, Ordering::Relaxed);
             doorbell.asleep.store(true, Ordering::Relaxed);

@@ -3,7 +3,7 @@
 //! Knows how long a record is, not what it says.
 
 use super::{CachePadded, RingMemory, longest};
-use crate::doorbell::{self, AdaptiveSpinner};
+use crate::doorbell::{self, AdaptiveSpinner, Peer};
 use crate::sync::{self, AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -168,9 +168,8 @@ impl<A: RingMemory> Producer<A> {
         }
         let shared = self.memory.retired();
         let found = doorbell::wait(
-            &self.spinner,
-            self.memory.space_waiter(),
-            target,
+            (&self.spinner, Peer::Apart),
+            (self.memory.space_waiter(), target),
             SPACE_SLICE,
             || shared.load(Ordering::Acquire) >= target,
             || false,

@@ -9,11 +9,11 @@ use super::layout::{REPLIES, RING_HEAD, SessionMapping};
 use super::replies::{self, Reply, ReplySlots};
 use super::staging::Staging;
 use super::takeover::Takeovers;
-use crate::doorbell::{self, AdaptiveSpinner};
+use crate::doorbell::{self, AdaptiveSpinner, Peer};
 use crate::memory::{Mapping, MemoryError};
 use crate::ring::{Producer, Record, RingMemory};
 use crate::socket::Connection;
-use crate::sync::{AtomicBool, AtomicU64, Ordering};
+use crate::sync::{self, AtomicBool, AtomicU64, Ordering};
 use cuda_abi::CUresult;
 use protocol::control_messages::Welcome;
 use protocol::operations::{Object, OperationClass, Request, STREAM_DEPTH, STREAM_SLOTS};
@@ -374,8 +374,17 @@ impl ClientEnd {
     ) -> Result<(), Closed> {
         let is_called = || self.is_called();
         let go_on = || self.is_alive();
-        let spinner = &self.spinner;
-        match doorbell::wait(spinner, waiter, target, SLICE, done, is_called, go_on) {
+        let mapping = self.mapping();
+        let peer = match mapping.is_beside().load(Ordering::Relaxed) {
+            0 => Peer::Apart,
+            _ => {
+                let here = sync::processor() as u64 + 1;
+                mapping.processor().store(here, Ordering::Relaxed);
+                Peer::Here
+            }
+        };
+        let (spinner, target) = ((&self.spinner, peer), (waiter, target));
+        match doorbell::wait(spinner, target, SLICE, done, is_called, go_on) {
             true => Ok(()),
             false => Err(Closed),
         }

@@ -8,8 +8,9 @@
 //!    256  the clients' waiter word for space        256  closed
 //!    384  the server's number, from 2 on if         264  who has the client recorded
 //!          another one took over                    272  the server's number if another can take over
-//!                                                   280  whether work is under way of which the
-//!                                                        ring has no record any more
+//!    512  the processor on which the client         280  whether work is under way of which the
+//!          waited last, and 1, if 288 is set              ring has no record any more
+//!                                                   288  whether the server's thread runs there
 //!                                                   384  output count: of what kernels printed
 //!   1024  waiter words of the reply slots           1024  fault of each context (low half), and its
 //!                                                        last refused operation (serial, error)
@@ -32,6 +33,7 @@ const PRODUCED: usize = 0;
 const CONSUMER_WAITER: usize = 128;
 const SPACE_WAITER: usize = 256;
 const CALLED: usize = 384;
+const PROCESSOR: usize = 512;
 const REPLY_WAITERS: usize = 1024;
 const STREAM_WAITERS: usize = 4096;
 const RECORDS: usize = STREAM_WAITERS + STREAM_SLOTS as usize * 8;
@@ -45,6 +47,8 @@ const RECORDING: usize = 264;
 /// Beside it: it is read once.
 pub(super) const KEPT: usize = 272;
 const UNDER_WAY: usize = 280;
+/// In the cache line of [`CLOSED`] too: the client looks at it with each wait.
+const BESIDE: usize = 288;
 /// A flag of that word: the ring has no record any more of some of it.
 pub(super) const SPILLED: u64 = 1;
 /// Likewise: no kernel of it was begun, nor will be.
@@ -142,6 +146,18 @@ impl SessionMapping {
     /// What there is to say of the work under way: [`SPILLED`] and [`NO_KERNEL_BEGUN`].
     pub(super) fn under_way(&self) -> &AtomicU64 {
         self.status.word(UNDER_WAY)
+    }
+
+    /// Whether the thread that takes the records runs on the processor on which the client waits.
+    #[inline]
+    pub(super) fn is_beside(&self) -> &AtomicU64 {
+        self.status.word(BESIDE)
+    }
+
+    /// The number of the processor on which the client's thread was that waited last, and 1; 0 before.
+    #[inline]
+    pub(super) fn processor(&self) -> &AtomicU64 {
+        self.ring.word(PROCESSOR)
     }
 
     /// The number of the server that calls the client, if it is not the first one.

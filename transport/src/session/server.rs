@@ -6,7 +6,7 @@
 use super::layout::{NO_KERNEL_BEGUN, REPLY_DATA, REPLY_SLOTS, SPILLED, SessionMapping};
 use super::takeover::Former;
 use super::{SessionMemory, replies};
-use crate::doorbell;
+use crate::doorbell::{self, Peer};
 use crate::memory::{Mapping, MemoryError, Sealed};
 use crate::ring::{self, Doorbell, Malformed, Position, Record};
 use crate::sync::{AtomicU64, Ordering};
@@ -58,6 +58,7 @@ impl ServerEnd {
         let consumer = Consumer {
             ring,
             publisher: self.publisher.clone(),
+            peer: Peer::Apart,
         };
         Ok((consumer, self.publisher, former))
     }
@@ -70,6 +71,7 @@ impl ServerEnd {
             Consumer {
                 ring,
                 publisher: self.publisher.clone(),
+                peer: Peer::Apart,
             },
             self.publisher,
         )
@@ -80,6 +82,8 @@ impl ServerEnd {
 pub struct Consumer {
     ring: ring::Consumer<SessionMapping>,
     publisher: Arc<Publisher>,
+    /// Where the client's thread runs.
+    peer: Peer,
 }
 
 impl std::fmt::Debug for Consumer {
@@ -99,18 +103,37 @@ impl Consumer {
         self.ring.next_record(into)
     }
 
-    /// Waits until there seems to be a record, or [`Publisher::ring_self`] was called since the last
-    /// wait; returns after some seconds in any case. With `spin` it spins first, if there is a
-    /// processor to spare. Afterwards the caller looks at everything again.
-    pub fn wait(&mut self, spin: bool) {
-        self.ring.wait(&self.publisher.doorbell, spin);
+    /// Sleeps until there seems to be a record, or [`Publisher::ring_self`] was called since the last
+    /// wait; returns after some seconds in any case. Afterwards the caller looks at everything again.
+    pub fn wait(&mut self) {
+        self.ring.wait(&self.publisher.doorbell);
     }
 
-    /// Spins, for a short while at most, until there is what [`Consumer::wait`] waits for, or `look` says
-    /// that there is something else to do. Whether that came; if not, it is time to wait. For a session
-    /// that looks itself how far its work has come.
+    /// Spins, as long as that seems worth it, until there is what [`Consumer::wait`] waits for. Whether that came; if not, it is time
+    /// to wait.
+    pub fn spin(&self) -> bool {
+        self.ring.spin(&self.publisher.doorbell, self.peer)
+    }
+
+    /// As [`Consumer::spin`], for a short while at most, also until `look` says
+    /// that there is something else to do. For a session that looks itself how far its work has come.
     pub fn watch(&self, look: impl FnMut() -> bool) -> bool {
-        self.ring.watch(&self.publisher.doorbell, look)
+        self.ring.watch(&self.publisher.doorbell, self.peer, look)
+    }
+
+    /// Says that this thread is to run on the processor on which the client waits, or is not: then neither spins for the other without
+    /// offering it the processor, and the client says on which it is.
+    pub fn set_beside_client(&mut self, is_beside: bool) {
+        self.peer = if is_beside { Peer::Here } else { Peer::Apart };
+        let word = self.publisher.mapping.is_beside();
+        word.store(is_beside.into(), Ordering::Relaxed);
+    }
+
+    /// On which processor the client's thread was that waited last, if it has said so. It may be any number.
+    #[must_use]
+    pub fn client_processor(&self) -> Option<usize> {
+        let said = self.publisher.mapping.processor().load(Ordering::Relaxed);
+        usize::try_from(said).ok()?.checked_sub(1)
     }
 
     /// Says that a record's work is done and its place in the ring not needed any more. In any order.

@@ -1,0 +1,117 @@
+//! Whether more threads want to run than there are processors, on the whole machine.
+//!
+//! Owns a mean over some milliseconds of how many the kernel says there are (proc_loadavg(5), fourth field). Called by sessions. Must not know whose they are.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::sync::LazyLock;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use engine::clock;
+
+/// How often it is looked, in nanoseconds. A look takes a few microseconds of whoever is the first to find that it is time.
+const BETWEEN_LOOKS: u64 = 1_000_000;
+
+/// What part of the mean a look changes.
+const PART: u32 = 4;
+
+/// The mean is kept in such parts of a thread.
+const FINE: u32 = 16;
+
+/// What the kernel says; none where it cannot be asked.
+static LOADAVG: LazyLock<Option<File>> = LazyLock::new(|| File::open("/proc/loadavg").ok());
+
+/// Processors that this process may use; it counts the affinity and the control group's quota.
+static PROCESSORS: LazyLock<u32> =
+    LazyLock::new(|| std::thread::available_parallelism().map_or(1, |count| count.get() as u32));
+
+static NEXT_LOOK: AtomicU64 = AtomicU64::new(0);
+static MEAN: AtomicU32 = AtomicU32::new(0);
+
+/// Whether there are too many for each that looks for a word to have a processor. `before` is what was said last: what is in between
+/// changes nothing.
+pub(super) fn are_too_many(before: bool) -> bool {
+    let (now, next) = (clock::now(), NEXT_LOOK.load(Ordering::Relaxed));
+    let mine = now >= next
+        && NEXT_LOOK
+            .compare_exchange(
+                next,
+                now + BETWEEN_LOOKS,
+                Ordering::Relaxed,
+                Ordering::Relaxed,
+            )
+            .is_ok();
+    if mine && let Some(running) = running() {
+        let mean = MEAN.load(Ordering::Relaxed);
+        MEAN.store(after_look(mean, running), Ordering::Relaxed);
+    }
+    is_above(MEAN.load(Ordering::Relaxed), *PROCESSORS, before)
+}
+
+/// A mean of which a part is what was just seen.
+fn after_look(mean: u32, running: u32) -> u32 {
+    (mean * (PART - 1) + running.min(1 << 16) * FINE) / PART
+}
+
+/// Above five quarters of the processors there are too many, up to nine eighths there are not.
+fn is_above(mean: u32, processors: u32, before: bool) -> bool {
+    let bound = if before {
+        9 * processors / 8
+    } else {
+        5 * processors / 4
+    };
+    mean > bound * FINE
+}
+
+fn running() -> Option<u32> {
+    let mut text = [0; 128];
+    let read = LOADAVG.as_ref()?.read_at(&mut text, 0).ok()?;
+    parse(std::str::from_utf8(text.get(..read)?).ok()?)
+}
+
+/// `0.20 0.18 0.12 3/80 11206`: three want to run.
+fn parse(loadavg: &str) -> Option<u32> {
+    let field = loadavg.split(' ').nth(3)?;
+    field.split_once('/')?.0.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_kernel_says_is_read() {
+        assert_eq!(parse("0.20 0.18 0.12 3/80 11206\n"), Some(3));
+        assert_eq!(parse("0.20 0.18 0.12"), None);
+        assert_eq!(parse("0.20 0.18 0.12 x/80 1"), None);
+        assert!(running().is_some_and(|running| running > 0), "this one");
+    }
+
+    #[test]
+    fn a_mean_follows_what_lasts_and_little_of_what_does_not() {
+        let mut mean = 0;
+        mean = after_look(mean, 32);
+        assert!(!is_above(mean, 16, false), "one look of many");
+        for _ in 0..8 {
+            mean = after_look(mean, 32);
+        }
+        assert!(is_above(mean, 16, false));
+        mean = after_look(mean, 16);
+        assert!(is_above(mean, 16, true));
+        for _ in 0..16 {
+            mean = after_look(mean, 16);
+        }
+        assert!(!is_above(mean, 16, true));
+        assert_eq!(after_look(0, u32::MAX), (1 << 16) * FINE / PART);
+    }
+
+    #[test]
+    fn in_between_it_stays_as_it_was() {
+        for (running, from_few, from_many) in
+            [(17, false, false), (19, false, true), (21, true, true)]
+        {
+            assert_eq!(is_above(running * FINE, 16, false), from_few, "{running}");
+            assert_eq!(is_above(running * FINE, 16, true), from_many, "{running}");
+        }
+    }
+}
