@@ -165,6 +165,23 @@ impl NvidiaEngine {
         Ok(())
     }
 
+    /// What clients that have gone have left on the first device of which `is_it` holds, in words.
+    fn left_on(&self, is_it: impl Fn(&Device) -> bool) -> Option<String> {
+        let mut devices = self.shared.devices.iter();
+        let device = devices.find(|device| device.check().is_ok() && is_it(device))?;
+        let clients = self.shared.poller.clients();
+        let left: Vec<String> = clients
+            .iter()
+            .flat_map(|client| client.abandoned_kernels())
+            .collect();
+        let running = match &left[..] {
+            [] => "something other than a kernel".to_owned(),
+            names => names.join(", "),
+        };
+        let (ordinal, name) = (device.ordinal(), &device.facts().name);
+        Some(format!("{running} on device {ordinal} ({name})"))
+    }
+
     /// The CUDA version that the driver is for: 1000 × major + 10 × minor.
     #[must_use]
     pub fn driver_version(&self) -> i32 {
@@ -198,19 +215,26 @@ impl Engine for NvidiaEngine {
     }
 
     fn hung_work(&self) -> Option<String> {
-        let mut devices = self.shared.devices.iter();
-        let device = devices.find(|device| device.check().is_ok() && device.gate().is_stuck())?;
+        self.left_on(|device| device.gate().is_stuck())
+    }
+
+    fn left_work(&self, gone_for: Duration) -> Option<String> {
+        self.left_on(|device| device.gate().is_left_with_work(gone_for))
+    }
+
+    fn rest(&self) -> bool {
+        let close = |device: &Arc<Device>| device.gate().rest();
+        // All of them are closed, whatever the first ones have.
+        self.shared.devices.iter().map(close).for_each(drop);
+        // In this order: nothing is begun in part any more, and the last part of what was counts as running until it is done.
         let clients = self.shared.poller.clients();
-        let left: Vec<String> = clients
-            .iter()
-            .flat_map(|client| client.abandoned_kernels())
-            .collect();
-        let running = match &left[..] {
-            [] => "something other than a kernel".to_owned(),
-            names => names.join(", "),
-        };
-        let (ordinal, name) = (device.ordinal(), &device.facts().name);
-        Some(format!("{running} on device {ordinal} ({name})"))
+        !clients.iter().any(|client| client.is_amid()) && self.shared.devices.iter().all(close)
+    }
+
+    fn end_rest(&self) {
+        for device in &self.shared.devices {
+            device.gate().end_rest();
+        }
     }
 
     /// As the driver splits the device for green contexts: groups of eight on compute capability 9.

@@ -307,3 +307,43 @@ fn code_is_loaded_on_one_device_beside_an_endless_kernel_of_another() {
     controls.spin(false);
     assert_eq!(waits.wait(0), Ok(()));
 }
+
+/// Nothing is begun any more, and what the driver has had a part of goes on to its end; what a gone client has left does not count.
+#[test]
+fn devices_come_to_rest_once_what_was_begun_in_part_is_over() {
+    let fake = Fake::new(&["VERSION=13000"]);
+    let engine = fake.open().expect("a driver that works");
+    let controls = Controls::of(&fake);
+    let mut guest = Guest::new(&engine);
+    let module = guest.module(PTX);
+    let word = guest.commit(0, GRANULE);
+    let going = leave_spinning(&engine, &controls);
+    // So many that no stream may give the driver a whole run at once.
+    for stream in 40..280 {
+        guest.stream(stream);
+    }
+    let last = 100;
+    for value in 1..=last {
+        guest.run_add(7, &simple_launch(module, 1, 1), &poke(word, value));
+    }
+    controls.hold(true);
+    guest.run_launch(40, 7);
+    let begun = controls.queued();
+    assert!(!engine.rest(), "a run has been begun");
+    guest.launch(41, module, 1, 1, &poke(word + 4, 5));
+    assert_eq!(controls.queued(), begun, "something was begun");
+    controls.hold(false);
+    until("nothing of the run is left", || engine.rest());
+    assert_eq!(guest.wait(40), Ok(()));
+    let launched = controls.launches();
+    std::thread::sleep(Duration::from_millis(20));
+    assert_eq!(controls.launches(), launched, "something was begun");
+    let left = engine.left_work(Duration::ZERO).expect("it spins");
+    assert!(left.contains("poke on device 0 (Fake GPU)"), "{left}");
+    engine.end_rest();
+    assert_eq!(guest.wait(41), Ok(()));
+    assert_ne!(controls.launches(), launched);
+    assert_eq!((guest.word(word), guest.word(word + 4)), (last, 5));
+    controls.spin(false);
+    going.join().expect("it has gone");
+}

@@ -11,6 +11,7 @@
 use std::fmt::Debug;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::time::Duration;
 
 pub use cuda_abi::CUresult;
 pub use protocol::control_messages::Guilt;
@@ -63,6 +64,21 @@ pub trait Engine: Send + Sync + Debug {
     fn begins_one_at_a_time(&self) -> bool {
         false
     }
+
+    /// What still runs of clients that have been gone for so long, in words, if there is something that the engine cannot end.
+    fn left_work(&self, gone_for: Duration) -> Option<String> {
+        let _ = gone_for;
+        None
+    }
+
+    /// Gives devices nothing more of the work of clients that are here, until [`Engine::end_rest`], and says whether they have nothing of
+    /// it any more: to be asked again until that is so. Then all that is complete has been reported, and nothing else has been begun.
+    fn rest(&self) -> bool {
+        false
+    }
+
+    /// Work goes on that [`Engine::rest`] has held back.
+    fn end_rest(&self) {}
 
     /// What memory of the devices is taken of, if it is this machine's own: what else clients have of that is
     /// taken of it too.

@@ -418,6 +418,48 @@ fn on_a_gpu_that_one_client_has_killed_the_others_go_on_however_often() {
     guilty.end();
 }
 
+/// The driver cannot end a kernel, but the end of the server can, and nobody else has anything begun then.
+#[test]
+fn on_a_gpu_a_kernel_that_a_killed_client_has_left_is_left_behind() {
+    let folder = tempfile::tempdir().unwrap();
+    let (daemon, _) = over_a_driver(folder.path());
+    let mut bystanders: Vec<Survivor> = (0..3).map(|_| Survivor::of("holder", &daemon)).collect();
+    let mut guilty = Survivor::of("holder", &daemon);
+    assert_eq!(guilty.ask("round"), "ok");
+    assert_eq!(guilty.ask("spin"), "ok");
+    let server = daemon.server();
+    guilty.child.kill().unwrap();
+    guilty.child.wait().unwrap();
+    eventually("another server has the clients", || {
+        for bystander in &mut bystanders {
+            assert_eq!(bystander.ask("round"), "ok");
+        }
+        let list = daemon.control_output(&["get_server_list"]);
+        list.trim().parse().is_ok_and(|next: u32| next != server)
+    });
+    for bystander in &mut bystanders {
+        assert_eq!(bystander.ask("round"), "ok");
+    }
+    let log = daemon.server_log();
+    let said = "has gone and left work that does not end";
+    assert!(
+        log.contains(said) && log.contains("another server takes all other clients over"),
+        "{log}"
+    );
+    assert_eq!(
+        log.matches("taken over from a server that ended").count(),
+        3,
+        "{log}"
+    );
+    assert_eq!(log.matches("0 repeated, 0 failed").count(), 3, "{log}");
+    // The next client's code waits for nobody.
+    let mut next = Survivor::of("holder", &daemon);
+    assert_eq!(next.ask("round"), "ok");
+    for survivor in bystanders.into_iter().chain([next]) {
+        survivor.end();
+    }
+}
+
 #[test]
 fn without_the_option_nothing_is_taken_over() {
     let daemon = Daemon::start();

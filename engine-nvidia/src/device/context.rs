@@ -153,9 +153,9 @@ impl Context {
         &self.durations
     }
 
-    /// Counts one more operation that goes to the driver, unless the device's gate is closed.
-    pub(crate) fn pass_gate(&self) -> bool {
-        self.device.gate().try_pass(&self.running)
+    /// Counts one more operation that goes to the driver, unless the device's gate is closed. What `goes_on` was begun in part.
+    pub(crate) fn pass_gate(&self, goes_on: bool) -> bool {
+        self.device.gate().try_pass(&self.running, goes_on)
     }
 
     /// Tells the gate of operations that passed it, the first of which runs now and each other after those before it, if they

@@ -74,6 +74,8 @@ struct Retired {
 /// A device's gate.
 pub(crate) struct QuiesceGate {
     closed: AtomicBool,
+    /// Closed to all that has not been begun, whoever loads.
+    resting: AtomicBool,
     clients: Mutex<Vec<Weak<Running>>>,
     /// Held by who closes the gate.
     turn: Mutex<ClosingState>,
@@ -93,6 +95,7 @@ impl Default for QuiesceGate {
     fn default() -> Self {
         let gate = Self {
             closed: AtomicBool::default(),
+            resting: AtomicBool::default(),
             clients: Mutex::default(),
             turn: Mutex::default(),
             waiting: AtomicUsize::default(),
@@ -133,15 +136,18 @@ impl QuiesceGate {
         running
     }
 
-    /// Lets one operation through, which [`Running::operation_done`] ends, unless the gate is closed.
-    pub(crate) fn try_pass(&self, running: &Running) -> bool {
+    /// Lets one operation through, which [`Running::operation_done`] ends, unless the gate is closed. What `goes_on` has been begun in
+    /// part, and is to be over before there is rest.
+    pub(crate) fn try_pass(&self, running: &Running, goes_on: bool) -> bool {
+        let is_closed =
+            || self.is_closed_to(running) || !goes_on && self.resting.load(Ordering::SeqCst);
         // Who asks again and again would seem to have something running.
-        if self.is_closed_to(running) {
+        if is_closed() {
             return false;
         }
         // Pairs with `drain`: either it sees the operation, or we see that the gate is closed.
         running.operations.fetch_add(1, Ordering::SeqCst);
-        if self.is_closed_to(running) {
+        if is_closed() {
             running.operation_done();
             return false;
         }
@@ -180,13 +186,33 @@ impl QuiesceGate {
 
     /// Whether something runs of a client that has been gone for longer than the grace.
     pub(crate) fn is_stuck(&self) -> bool {
-        let grace = Duration::from_millis(self.grace.load(Ordering::Relaxed));
+        self.is_left_with_work(Duration::from_millis(self.grace.load(Ordering::Relaxed)))
+    }
+
+    /// Whether something runs of a client that has been gone for so long.
+    pub(crate) fn is_left_with_work(&self, gone_for: Duration) -> bool {
         let clients = self.clients.lock();
         let mut running = clients.iter().filter_map(Weak::upgrade);
         running.any(|client| {
             let gone = client.gone.get();
-            gone.is_some_and(|since| since.elapsed() >= grace) && client.has_operations()
+            gone.is_some_and(|since| since.elapsed() >= gone_for) && client.has_operations()
         })
+    }
+
+    /// Closes the gate to whatever has not been begun, whoever loads, until [`QuiesceGate::end_rest`]. Whether nothing runs but what clients
+    /// have left that are gone.
+    pub(crate) fn rest(&self) -> bool {
+        self.resting.store(true, Ordering::SeqCst);
+        let clients = self.clients.lock();
+        let mut running = clients.iter().filter_map(Weak::upgrade);
+        // Pairs with `try_pass`: either an operation is seen here, or it has seen that the gate is closed.
+        !running.any(|client| client.gone.get().is_none() && client.has_operations())
+    }
+
+    /// Opens the gate again to whom it was closed for that.
+    pub(crate) fn end_rest(&self) {
+        self.resting.store(false, Ordering::SeqCst);
+        self.wake();
     }
 
     /// Makes a call while no operation of any client runs. Waits for those that do, as the module says,

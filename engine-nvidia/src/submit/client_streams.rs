@@ -61,6 +61,8 @@ pub(crate) struct ClientStreams {
     busy: Mutex<Vec<Arc<Stream>>>,
     /// How many streams have work.
     busy_count: Arc<AtomicUsize>,
+    /// How many have given the driver a part of what waits first.
+    amid: AtomicUsize,
     contexts: Mutex<Vec<Arc<Context>>>,
     /// Kernels that it has left behind.
     left: Mutex<Vec<String>>,
@@ -97,6 +99,7 @@ impl ClientStreams {
             unsignalled: Mutex::default(),
             busy: Mutex::default(),
             busy_count: Arc::default(),
+            amid: AtomicUsize::new(0),
             contexts: Mutex::default(),
             left: Mutex::default(),
             is_kept,
@@ -139,6 +142,19 @@ impl ClientStreams {
     /// Whether any stream has work.
     pub(crate) fn is_busy(&self) -> bool {
         self.busy_count.load(Ordering::Acquire) != 0
+    }
+
+    /// One more of its streams, or one less, has given the driver a part of an operation.
+    pub(crate) fn count_amid(&self, is_amid: bool) {
+        match is_amid {
+            true => self.amid.fetch_add(1, Ordering::SeqCst),
+            false => self.amid.fetch_sub(1, Ordering::SeqCst),
+        };
+    }
+
+    /// Whether the driver has had a part of an operation whose rest waits.
+    pub(crate) fn is_amid(&self) -> bool {
+        self.amid.load(Ordering::SeqCst) != 0
     }
 
     /// Reports nothing from now on, and drops what waits.

@@ -70,27 +70,32 @@ impl MainLoop {
     /// clients then get another server, whose device has nothing to do with it; and when those that are
     /// here have left, this one ends, and the work with it.
     pub(super) fn check_ending_sessions(&mut self) {
-        if self.stuck {
+        if self.stuck || self.rest.is_reached() {
             return;
         }
         let Some(what) = self.sessions.host.engine.hung_work() else {
             return;
         };
         self.stuck = true;
+        let pid = getpid().as_raw_pid();
+        self.log_line(&format!(
+            "{} has gone and left work that does not end: {what}. Its memory stays taken, and what would \
+             wait for it fails with error 46: other clients here can load no modules. `shutdown_server {pid} \
+             -f` ends it, with all clients of this server; else it ends when they have left",
+            self.names_of_ending(),
+        ));
+        self.stop_admitting(CUresult::ERROR_DEVICE_UNAVAILABLE);
+    }
+
+    /// Whose sessions are to end, for the log.
+    pub(super) fn names_of_ending(&self) -> String {
         let ending = self.running.values();
         let mut names: Vec<&str> = ending
             .filter(|running| running.cancellation.ending().is_some())
             .map(|running| &*running.name)
             .collect();
         names.sort_unstable();
-        let pid = getpid().as_raw_pid();
-        self.log_line(&format!(
-            "{} has gone and left work that does not end: {what}. Its memory stays taken, and what would \
-             wait for it fails with error 46: other clients here can load no modules. `shutdown_server {pid} \
-             -f` ends it, with all clients of this server; else it ends when they have left",
-            names.join(", "),
-        ));
-        self.stop_admitting(CUresult::ERROR_DEVICE_UNAVAILABLE);
+        names.join(", ")
     }
 
     pub(super) fn end_all(&self) {

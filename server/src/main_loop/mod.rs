@@ -33,9 +33,11 @@ use crate::memory::server_budget::ServerMemoryBudget;
 
 mod clients;
 mod daemon_packets;
+mod rest;
 mod watchdog;
 
 use clients::{Running, process_inode};
+use rest::Rest;
 pub use watchdog::PATIENCE as WATCHDOG_PATIENCE;
 use watchdog::{ClientWork, Finding, Watchdog};
 
@@ -55,7 +57,7 @@ pub enum RunError {
 pub enum Outcome {
     /// Its clients have left.
     Done,
-    /// It has lost a device, and its clients are to go on at another server: the process is to end at once, with the status
+    /// It has lost a device, or has work that only its end ends, and its clients are to go on at another server: the process is to end at once, with the status
     /// [`HANDS_OVER`](protocol::control_messages::HANDS_OVER).
     HandsOver,
 }
@@ -182,6 +184,7 @@ pub fn run_with(
         watchdog,
         next_look: Instant::now(),
         hands_over_at: None,
+        rest: Rest::default(),
     });
     main_loop.watch(&main_loop.connection, DAEMON, EventFlags::IN)?;
     main_loop.watch(&*main_loop.sessions.host.events, EVENTS, EventFlags::IN)?;
@@ -218,8 +221,9 @@ struct MainLoop {
     watchdog: Watchdog,
     /// When the watchdog looks next.
     next_look: Instant,
-    /// When clients go over to another server, since a device was lost.
+    /// When clients go over to another server, since a device was lost or is at rest.
     hands_over_at: Option<Instant>,
+    rest: Rest,
 }
 
 impl MainLoop {
@@ -234,7 +238,8 @@ impl MainLoop {
             let left = next.into_iter().flatten().min().map(|time| {
                 time.saturating_duration_since(Instant::now()) + Duration::from_millis(1)
             });
-            let look = self.has_ending().then_some(LOOK);
+            let look = self.has_ending() || self.rest.is_waited_for();
+            let look = look.then(|| self.rest.interval());
             let interval = self
                 .watchdog
                 .interval()
@@ -284,7 +289,8 @@ impl MainLoop {
                 self.force_at = None;
                 self.end_all();
             }
-            if self.has_ending() {
+            if self.has_ending() || self.rest.is_waited_for() {
+                self.hand_over_from_left_work();
                 self.check_ending_sessions();
             }
             if let Some(interval) = interval
@@ -299,10 +305,21 @@ impl MainLoop {
 
     /// Says what is left to be said before this process ends and another server takes its clients over.
     fn say_last_words(&mut self) {
-        for running in self.running.values() {
-            if let Some(observer) = running.cancellation.observer() {
-                observer.say_what_was_begun();
+        let mut ended = Vec::new();
+        for (&number, running) in &self.running {
+            if let Some(how) = running.cancellation.ending() {
+                let accounts = running.cancellation.accounts();
+                ended.push((number, how, accounts.unwrap_or_default()));
+            } else if let Some(observer) = running.cancellation.observer() {
+                match self.rest.is_reached() {
+                    true => observer.say_nothing_was_begun(),
+                    false => observer.say_what_was_begun(),
+                }
             }
+        }
+        // These are not to go on elsewhere.
+        for (number, how, accounts) in ended {
+            self.report_end(number, how, accounts);
         }
         self.drain_events();
         let until = Instant::now() + LAST_WORDS;

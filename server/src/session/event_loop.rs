@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use engine::{Observer, PollResult, clock};
 use protocol::control_messages::Ending;
-use protocol::operations::{At, HoldReason, Opcode, OperationClass};
+use protocol::operations::{At, Effect, HoldReason, Opcode, OperationClass};
 use transport::ring::Record;
 use transport::session::Consumer;
 
@@ -189,7 +189,13 @@ impl Session {
         };
         let header = record.header;
         let mut at = NOWHERE;
-        match Opcode::from_number(header.opcode) {
+        let opcode = Opcode::from_number(header.opcode);
+        if opcode.is_some_and(|opcode| {
+            opcode.effect(header.channel, record.slots()) == Effect::Irreplaceable
+        }) {
+            self.observer.note_irreplaceable();
+        }
+        match opcode {
             Some(opcode) if opcode.row().class == OperationClass::Stream => {
                 at = At {
                     stream: header.channel,

@@ -191,6 +191,8 @@ pub struct ClientObserver {
     work: OnceLock<Arc<dyn WorkInFlight>>,
     /// Another server can take the session over.
     is_kept: bool,
+    /// Unless the client has had something that no other server can make again.
+    is_irreplaceable: AtomicBool,
 }
 
 /// Memory for the variables of a module.
@@ -243,6 +245,7 @@ impl ClientObserver {
             overran: AtomicBool::new(false),
             work: OnceLock::new(),
             is_kept,
+            is_irreplaceable: AtomicBool::new(false),
         }
     }
 
@@ -322,6 +325,25 @@ impl ClientObserver {
         if self.is_kept && self.work.get().is_some_and(|work| !work.may_have_begun()) {
             self.publisher.set_no_kernel_begun();
         }
+    }
+
+    /// Says to the server that takes the session over that nothing was begun of what is under way.
+    pub fn say_nothing_was_begun(&self) {
+        if self.is_kept {
+            self.publisher.set_nothing_begun();
+        }
+    }
+
+    /// Whether another server can take the session over, as far as is known: it is kept, and its client has had nothing that this
+    /// server alone has.
+    #[must_use]
+    pub fn can_go_over(&self) -> bool {
+        self.is_kept && !self.is_irreplaceable.load(Ordering::Relaxed)
+    }
+
+    /// The client asks for something that no other server could make again.
+    pub fn note_irreplaceable(&self) {
+        self.is_irreplaceable.store(true, Ordering::Relaxed);
     }
 
     /// By device, how many operations of the client's streams are complete.

@@ -36,6 +36,8 @@ pub(super) enum Begun {
     First,
     /// Any: a device has several, and says late how far it is.
     All,
+    /// None: the former server has waited until nothing ran, and begun nothing more.
+    None,
     /// Those before the first kernel of their stream, which is here: the former server has said that it had begun none.
     BeforeKernels(HashMap<u32, u64>),
 }
@@ -63,6 +65,7 @@ impl Begun {
     pub(super) fn is_it(&self, at: At, former: &Former) -> bool {
         let behind = at.sequence.saturating_sub(completed(former, at.stream));
         match self {
+            Self::None => false,
             Self::First => behind == 1,
             Self::All => behind >= 1,
             Self::BeforeKernels(first) => {

@@ -134,6 +134,7 @@ impl Session {
             former,
         );
         let begun = match self.observer.begins_one_at_a_time() {
+            _ if former.has_begun_nothing => Begun::None,
             _ if former.has_begun_no_kernel => Begun::no_kernel(taken(), former),
             true => Begun::First,
             false => Begun::All,

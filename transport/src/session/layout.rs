@@ -53,6 +53,8 @@ const BESIDE: usize = 288;
 pub(super) const SPILLED: u64 = 1;
 /// Likewise: no kernel of it was begun, nor will be.
 pub(super) const NO_KERNEL_BEGUN: u64 = 2;
+/// Likewise: nothing of it was.
+pub(super) const NOTHING_BEGUN: u64 = 4;
 const OUTPUT_COUNT: usize = 384;
 const FAULTS: usize = 1024;
 const COMPLETIONS: usize = 4096;
@@ -143,7 +145,7 @@ impl SessionMapping {
         self.status.word(KEPT)
     }
 
-    /// What there is to say of the work under way: [`SPILLED`] and [`NO_KERNEL_BEGUN`].
+    /// What there is to say of the work under way: [`SPILLED`], [`NO_KERNEL_BEGUN`] and [`NOTHING_BEGUN`].
     pub(super) fn under_way(&self) -> &AtomicU64 {
         self.status.word(UNDER_WAY)
     }

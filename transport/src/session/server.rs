@@ -3,7 +3,9 @@
 //! The session's thread has the [`Consumer`]; engines' threads have the [`Publisher`]. Believes nothing that the client
 //! wrote. Must not know what a record asks for.
 
-use super::layout::{NO_KERNEL_BEGUN, REPLY_DATA, REPLY_SLOTS, SPILLED, SessionMapping};
+use super::layout::{
+    NO_KERNEL_BEGUN, NOTHING_BEGUN, REPLY_DATA, REPLY_SLOTS, SPILLED, SessionMapping,
+};
 use super::takeover::Former;
 use super::{SessionMemory, replies};
 use crate::doorbell::{self, Peer};
@@ -216,6 +218,13 @@ impl Publisher {
         self.mapping
             .under_way()
             .fetch_or(NO_KERNEL_BEGUN, Ordering::AcqRel);
+    }
+
+    /// Says that of all work under way nothing was begun, for the same.
+    pub fn set_nothing_begun(&self) {
+        self.mapping
+            .under_way()
+            .fetch_or(NOTHING_BEGUN, Ordering::AcqRel);
     }
 
     /// Calls the client, which was welcomed anew, away from its former server.

@@ -11,7 +11,7 @@
 )]
 
 use super::journal::{JOURNAL_MAX, Journal};
-use super::layout::{KEPT, NO_KERNEL_BEGUN, REPLY_SLOTS, SPILLED, SessionMapping};
+use super::layout::{KEPT, NO_KERNEL_BEGUN, NOTHING_BEGUN, REPLY_SLOTS, SPILLED, SessionMapping};
 use super::{STATUS_BYTES, SessionMemory, replies};
 use crate::memory::{Mapping, MemoryError, Sealed};
 use crate::ring::RingMemory;
@@ -40,6 +40,8 @@ pub struct Former {
     pub is_spilled: bool,
     /// Of the work under way no kernel was begun.
     pub has_begun_no_kernel: bool,
+    /// Nothing of it was.
+    pub has_begun_nothing: bool,
     /// How far each stream had come, by its slot.
     pub completed: Vec<u64>,
     /// What each context died of, by its slot, or success.
@@ -69,6 +71,7 @@ impl Former {
             retired: load(mapping.retired()),
             is_spilled: flags & SPILLED != 0,
             has_begun_no_kernel: flags & NO_KERNEL_BEGUN != 0,
+            has_begun_nothing: flags & NOTHING_BEGUN != 0,
             completed: mapping.completions().iter().map(load).collect(),
             faults: faults.map(|word| CUresult(load(word) as u32)).collect(),
             answered: (0..REPLY_SLOTS)

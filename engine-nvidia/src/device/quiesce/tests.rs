@@ -8,13 +8,13 @@ const NEVER: fn() -> bool = || false;
 fn who_is_alone_waits_for_what_runs_and_lets_nothing_through() {
     let gate = Arc::new(QuiesceGate::default());
     let running = gate.add_context();
-    assert!(gate.try_pass(&running));
+    assert!(gate.try_pass(&running, false));
     let (tell, told) = mpsc::channel();
     let run_exclusive = std::thread::spawn({
         let (gate, running) = (Arc::clone(&gate), Arc::clone(&running));
         move || {
             let call = || {
-                assert!(!gate.try_pass(&running), "let through a closed gate");
+                assert!(!gate.try_pass(&running, false), "let through a closed gate");
                 tell.send(()).unwrap();
             };
             gate.run_exclusive(NEVER, call).unwrap();
@@ -25,7 +25,7 @@ fn who_is_alone_waits_for_what_runs_and_lets_nothing_through() {
         std::thread::yield_now();
     }
     let other = gate.add_context();
-    while !gate.try_pass(&other) {
+    while !gate.try_pass(&other, false) {
         std::thread::yield_now();
     }
     other.operation_done();
@@ -33,7 +33,7 @@ fn who_is_alone_waits_for_what_runs_and_lets_nothing_through() {
     running.operation_done();
     run_exclusive.join().unwrap();
     told.try_recv().unwrap();
-    assert!(gate.try_pass(&running), "the gate stayed closed");
+    assert!(gate.try_pass(&running, false), "the gate stayed closed");
 }
 
 /// Starts something that is to be done alone and waits for `go`.
@@ -56,7 +56,7 @@ fn start(
 fn what_runs_long_holds_up_its_own_context_and_no_other() {
     let gate = Arc::new(QuiesceGate::default());
     let (long, other) = (gate.add_context(), gate.add_context());
-    assert!(gate.try_pass(&long));
+    assert!(gate.try_pass(&long, false));
     let (tell, told) = mpsc::channel();
     let (go, gone) = mpsc::channel();
     let run_exclusive = start(&gate, tell, gone);
@@ -65,26 +65,32 @@ fn what_runs_long_holds_up_its_own_context_and_no_other() {
     }
     // For as long as it takes the other begins and ends what it likes.
     for _ in 0..100 {
-        while !gate.try_pass(&other) {
+        while !gate.try_pass(&other, false) {
             std::thread::yield_now();
         }
-        assert!(!gate.try_pass(&long), "a held context began something");
+        assert!(
+            !gate.try_pass(&long, false),
+            "a held context began something"
+        );
         other.operation_done();
     }
     assert!(told.try_recv().is_err(), "alone beside what runs");
     long.operation_done();
     told.recv().unwrap();
-    assert!(!gate.try_pass(&other) && !gate.try_pass(&long));
+    assert!(!gate.try_pass(&other, false) && !gate.try_pass(&long, false));
     go.send(()).unwrap();
     run_exclusive.join().unwrap();
-    assert!(gate.try_pass(&long) && gate.try_pass(&other), "still held");
+    assert!(
+        gate.try_pass(&long, false) && gate.try_pass(&other, false),
+        "still held"
+    );
 }
 
 #[test]
 fn what_waits_for_its_own_context_is_let_go_after_a_while() {
     let gate = Arc::new(QuiesceGate::default());
     let running = gate.add_context();
-    assert!(gate.try_pass(&running));
+    assert!(gate.try_pass(&running, false));
     let (tell, _told) = mpsc::channel();
     let (go, gone) = mpsc::channel();
     go.send(()).unwrap();
@@ -93,7 +99,7 @@ fn what_waits_for_its_own_context_is_let_go_after_a_while() {
         std::thread::yield_now();
     }
     // What runs ends when this has begun.
-    while !gate.try_pass(&running) {
+    while !gate.try_pass(&running, false) {
         std::thread::yield_now();
     }
     running.operation_done();
@@ -109,10 +115,10 @@ fn what_waits_for_another_process_is_not_kept_from_it_by_its_own_load() {
         let gate = Arc::clone(&gate);
         move || {
             let own = gate.add_context();
-            assert!(gate.try_pass(&own));
+            assert!(gate.try_pass(&own, false));
             tell.send(Arc::clone(&own)).unwrap();
             gate.run_exclusive(NEVER, || {
-                assert!(!gate.try_pass(&own), "let through a closed gate");
+                assert!(!gate.try_pass(&own, false), "let through a closed gate");
             })
             .unwrap();
         }
@@ -126,18 +132,18 @@ fn what_waits_for_another_process_is_not_kept_from_it_by_its_own_load() {
     let until = Instant::now() + 3 * PATIENCE;
     let mut others = 0;
     while Instant::now() < until || others == 0 {
-        assert!(gate.try_pass(&own), "kept from its own work");
+        assert!(gate.try_pass(&own, false), "kept from its own work");
         own.operation_done();
         assert!(!own.held.load(Ordering::SeqCst));
         // And so do others while it takes long.
-        if gate.try_pass(&other) {
+        if gate.try_pass(&other, false) {
             other.operation_done();
             others += 1;
         }
     }
     own.operation_done();
     loading.join().unwrap();
-    assert!(gate.try_pass(&other) && !own.exempt.load(Ordering::SeqCst));
+    assert!(gate.try_pass(&other, false) && !own.exempt.load(Ordering::SeqCst));
 }
 
 #[test]
@@ -158,7 +164,7 @@ fn who_waits_for_the_gate_has_the_same_turn() {
     let beginning = std::thread::spawn({
         let (gate, stop) = (Arc::clone(&gate), Arc::clone(&stop));
         move || {
-            while !gate.try_pass(&running) {
+            while !gate.try_pass(&running, false) {
                 std::thread::yield_now();
             }
             assert!(stop.load(Ordering::SeqCst), "the gate was opened between");
@@ -186,11 +192,11 @@ fn who_is_alone_beside_work_all_the_time_waits_for_it() {
     go.send(()).unwrap();
     // While nothing runs nobody is disturbed.
     gate.run_exclusive(NEVER, || ()).unwrap();
-    assert!(gate.try_pass(&running));
+    assert!(gate.try_pass(&running, false));
     let run_exclusive = start(&gate, tell, gone);
     // As much has been spent that it is not held for what runs.
     for _ in 0..3 {
-        while !gate.try_pass(&running) {
+        while !gate.try_pass(&running, false) {
             std::thread::yield_now();
         }
         running.operation_done();
@@ -205,7 +211,7 @@ fn who_is_alone_beside_work_all_the_time_waits_for_it() {
 fn who_loads_without_pause_is_waited_for_by_nobody_who_loads() {
     let gate = Arc::new(QuiesceGate::default());
     let running = gate.add_context();
-    assert!(gate.try_pass(&running));
+    assert!(gate.try_pass(&running, false));
     let (tell, told) = mpsc::channel();
     let greedy = std::thread::spawn({
         let gate = Arc::clone(&gate);
@@ -242,7 +248,7 @@ fn who_loads_without_pause_is_waited_for_by_nobody_who_loads() {
 fn what_is_known_to_run_long_is_held_at_once_and_until_it_is_over() {
     let gate = Arc::new(QuiesceGate::default());
     let (long, other) = (gate.add_context(), gate.add_context());
-    assert!(gate.try_pass(&long));
+    assert!(gate.try_pass(&long, false));
     // Longer than who is not known to run so long would be held.
     long.expect_duration(FIRST_HOLD * 2);
     let (tell, told) = mpsc::channel();
@@ -254,8 +260,8 @@ fn what_is_known_to_run_long_is_held_at_once_and_until_it_is_over() {
         std::thread::yield_now();
     }
     while long.expected_remaining() > FIRST_HOLD / 4 {
-        assert!(!gate.try_pass(&long), "let go before it is over");
-        while !gate.try_pass(&other) {
+        assert!(!gate.try_pass(&long, false), "let go before it is over");
+        while !gate.try_pass(&other, false) {
             std::thread::yield_now();
         }
         other.operation_done();
@@ -264,14 +270,14 @@ fn what_is_known_to_run_long_is_held_at_once_and_until_it_is_over() {
     long.operation_done();
     told.recv().unwrap();
     run_exclusive.join().unwrap();
-    assert!(gate.try_pass(&long));
+    assert!(gate.try_pass(&long, false));
 }
 
 #[test]
 fn a_dead_device_is_not_waited_for() {
     let gate = QuiesceGate::default();
     let running = gate.add_context();
-    assert!(gate.try_pass(&running));
+    assert!(gate.try_pass(&running, false));
     assert_eq!(gate.run_exclusive(|| true, || 7), Ok(7));
 }
 
@@ -280,7 +286,7 @@ fn what_is_retired_waits_for_an_idle_device() {
     let gate = QuiesceGate::default();
     let running = gate.add_context();
     let (tell, told) = mpsc::channel();
-    assert!(gate.try_pass(&running));
+    assert!(gate.try_pass(&running, false));
     gate.destroy_later(1, move || tell.send(()).unwrap());
     gate.destroy_pending();
     assert!(told.try_recv().is_err(), "given back beside what runs");
@@ -303,7 +309,7 @@ fn who_makes_more_waits_while_much_is_retired_and_who_retires_never() {
     let gate = Arc::new(QuiesceGate::default());
     let running = gate.add_context();
     let given_back = Arc::new(AtomicUsize::new(0));
-    assert!(gate.try_pass(&running));
+    assert!(gate.try_pass(&running, false));
     for count in 0..=MOST_RETIRED {
         assert_eq!(given_back.load(Ordering::SeqCst), 0, "after {count}");
         gate.make_room(NEVER).unwrap();
@@ -333,7 +339,7 @@ fn who_makes_more_waits_while_much_is_retired_and_who_retires_never() {
 fn a_client_that_has_gone_runs_nothing() {
     let gate = QuiesceGate::default();
     let running = gate.add_context();
-    assert!(gate.try_pass(&running));
+    assert!(gate.try_pass(&running, false));
     drop(running);
     gate.run_exclusive(NEVER, || ()).unwrap();
 }
@@ -342,7 +348,7 @@ fn a_client_that_has_gone_runs_nothing() {
 fn what_a_client_left_that_does_not_end_is_given_up_after_a_while() {
     let gate = Arc::new(QuiesceGate::default());
     let (live, gone) = (gate.add_context(), gate.add_context());
-    assert!(gate.try_pass(&live) && gate.try_pass(&gone));
+    assert!(gate.try_pass(&live, false) && gate.try_pass(&gone, false));
     gate.set_grace(Duration::ZERO);
     assert!(!gate.is_stuck(), "both are there");
     gate.set_grace(GRACE);

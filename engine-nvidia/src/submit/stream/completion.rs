@@ -164,7 +164,6 @@ impl Stream {
                         });
                     }
                 }
-                self.context.operation_done();
                 progress = true;
                 if matches!(issued.after, CompletionAction::Destroy) {
                     self.destroy(state.raw);
@@ -172,6 +171,8 @@ impl Stream {
                 }
                 let sequence = issued.is_last_part.then_some(issued.sequence);
                 self.finish(sequence, result, issued.after);
+                // Reported by now: where nothing runs, nothing has been done that is not known to be.
+                self.context.operation_done();
             }
             if !state.ended_now.is_empty() {
                 let now = Instant::now();

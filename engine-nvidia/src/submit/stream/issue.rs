@@ -54,7 +54,7 @@ impl Stream {
             // What comes after a readback may read what it has not delivered yet.
             && !state.is_fetching()
             && self.is_current(state)
-            && self.context.pass_gate()
+            && self.context.pass_gate(state.is_amid)
     }
 
     /// Whether what is with the driver leaves room for more.
@@ -317,10 +317,23 @@ impl Stream {
             timing: None,
             after: CompletionAction::KeepRun(Arc::clone(&run)),
         });
-        if !rest.is_empty() {
-            let rest = CommandKind::Run(run, rest);
+        let rest = (!rest.is_empty()).then(|| CommandKind::Run(run, rest));
+        self.keep_rest(state, sequence, rest);
+    }
+
+    /// Has what is left of an operation follow when that may.
+    fn keep_rest(&self, state: &mut StreamState, sequence: u64, rest: Option<CommandKind>) {
+        self.set_amid(state, rest.is_some());
+        if let Some(rest) = rest {
             self.common.waiting.add(rest.held_bytes());
             state.pending.push_front((sequence, rest));
+        }
+    }
+
+    /// Says whether the driver has had a part of what waits first.
+    pub(super) fn set_amid(&self, state: &mut StreamState, is_amid: bool) {
+        if std::mem::replace(&mut state.is_amid, is_amid) != is_amid {
+            self.common.count_amid(is_amid);
         }
     }
 
@@ -444,10 +457,7 @@ impl Stream {
             result,
             after,
         });
-        if let Some(rest) = rest {
-            self.common.waiting.add(rest.held_bytes());
-            state.pending.push_front((sequence, rest));
-        }
+        self.keep_rest(state, sequence, rest);
     }
 
     pub(super) fn issue_work(

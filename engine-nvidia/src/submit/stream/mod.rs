@@ -116,6 +116,7 @@ impl Stream {
             wait_predictor: WaitPredictor::default(),
             listed: false,
             is_marked: false,
+            is_amid: false,
             ending: false,
             ended: false,
             before: before.filter(|stream| !stream.is_idle()),
@@ -256,7 +257,10 @@ impl Stream {
 
     /// Drops what waits. The client is going.
     pub(crate) fn clear(&self) {
-        let waiting = std::mem::take(&mut self.state.lock().pending);
+        let mut state = self.state.lock();
+        let waiting = std::mem::take(&mut state.pending);
+        self.set_amid(&mut state, false);
+        drop(state);
         drop(waiting);
     }
 
@@ -317,7 +321,8 @@ impl Stream {
 impl Drop for Stream {
     fn drop(&mut self) {
         self.device().count_stream(false);
-        let state = self.state.lock();
+        let mut state = self.state.lock();
+        self.set_amid(&mut state, false);
         let (raw, ended) = (state.raw, state.ended);
         self.device().foreground().expect(state.expected_told, 0);
         drop(state);

@@ -95,6 +95,8 @@ pub(super) struct StreamState {
     pub(super) ended: bool,
     /// Since it last had nothing to do, the stream was given a kernel, and the mark is before it.
     pub(super) is_marked: bool,
+    /// The driver has had a part of what waits first.
+    pub(super) is_amid: bool,
     /// The stream that had the slot before and must finish first.
     pub(super) before: Option<Arc<Stream>>,
 }

@@ -25,6 +25,7 @@ fn former(completed: u64) -> Former {
         retired: 0,
         is_spilled: false,
         has_begun_no_kernel: false,
+        has_begun_nothing: false,
         completed: words,
         faults: Vec::new(),
         answered: Vec::new(),

@@ -1,0 +1,110 @@
+//! A server hands its clients over though no device is lost: a client that has gone has left work that does not end, and that only the end of
+//! this process ends.
+//!
+//! Nothing new is given to the devices then, and when nothing runs but what was left, clients go to the next server: nobody has anything
+//! begun, so nobody loses anything. Only where sessions are kept, and all that are here can go over; else it is as `clients` has it.
+//! Called by the main loop while a session is to end. Must not know how an engine keeps work back.
+
+use std::time::{Duration, Instant};
+
+use super::{LOOK, MainLoop, TELLING};
+
+/// How long what a client has left may take to its end.
+const LEFT: Duration = Duration::from_secs(3);
+
+/// How long clients that are here may be kept waiting for each other's work to end, and when it is tried again. Kernels that take longer keep
+/// all from going over.
+const MOST: Duration = Duration::from_secs(1);
+const AGAIN: Duration = Duration::from_secs(10);
+
+/// How often it is looked meanwhile whether anything runs.
+const STEP: Duration = Duration::from_millis(1);
+
+/// How far a server is with it.
+#[derive(Debug, Default)]
+pub(super) enum Rest {
+    /// It works.
+    #[default]
+    No,
+    /// It was tried in vain, and is not tried before then.
+    NotBefore(Instant),
+    /// Since then nothing new is begun.
+    Since(Instant),
+    /// Nothing runs that is anybody's here.
+    Reached,
+}
+
+impl Rest {
+    /// Until when it is looked again.
+    pub(super) fn interval(&self) -> Duration {
+        match self {
+            Self::Since(_) => STEP,
+            Self::No | Self::NotBefore(_) | Self::Reached => LOOK,
+        }
+    }
+
+    /// Whether work is held back that is to go on here if it comes to nothing.
+    pub(super) fn is_waited_for(&self) -> bool {
+        matches!(self, Self::Since(_))
+    }
+
+    /// Whether what was not complete was not begun.
+    pub(super) fn is_reached(&self) -> bool {
+        matches!(self, Self::Reached)
+    }
+}
+
+impl MainLoop {
+    /// Looks whether there is work that a gone client has left, and hands clients over once nothing else runs.
+    pub(super) fn hand_over_from_left_work(&mut self) {
+        let engine = self.sessions.host.engine.clone();
+        match self.rest {
+            Rest::Reached => {}
+            Rest::NotBefore(time) if Instant::now() < time => {}
+            Rest::No | Rest::NotBefore(_) => {
+                let Some(what) = engine.left_work(LEFT) else {
+                    return;
+                };
+                if self.can_hand_over() {
+                    self.log_line(&format!(
+                        "{} has gone and left work that does not end: {what}. When nothing else runs, another server takes all other \
+                         clients over",
+                        self.names_of_ending()
+                    ));
+                    self.rest = Rest::Since(Instant::now());
+                }
+            }
+            Rest::Since(since) => {
+                if !self.can_hand_over() || engine.left_work(LEFT).is_none() {
+                    engine.end_rest();
+                    self.rest = Rest::No;
+                } else if engine.rest() {
+                    self.rest = Rest::Reached;
+                    self.hands_over_at = Some(Instant::now() + TELLING);
+                } else if since.elapsed() > MOST {
+                    engine.end_rest();
+                    self.rest = Rest::NotBefore(Instant::now() + AGAIN);
+                    self.log_line(&format!(
+                        "Others' work has not ended within {} s: all stay here for now",
+                        MOST.as_secs()
+                    ));
+                }
+            }
+        }
+    }
+
+    /// Whether sessions are kept, all that are not to end can go over, and nothing else is under way.
+    fn can_hand_over(&self) -> bool {
+        let goes = |running: &super::Running| {
+            running.cancellation.ending().is_some()
+                || running
+                    .cancellation
+                    .observer()
+                    .is_some_and(|observer| observer.can_go_over())
+        };
+        !self.stopping
+            && self.hands_over_at.is_none()
+            && self.running.values().any(|running| running.is_kept)
+            && self.running.values().all(goes)
+    }
+}
