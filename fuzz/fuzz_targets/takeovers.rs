@@ -191,7 +191,11 @@ impl Written {
             record,
             outcome,
         };
-        entry.write(&mut self.words);
+        let mut bytes = Vec::new();
+        entry.write(&mut |piece| bytes.extend_from_slice(piece));
+        let words = bytes.as_chunks().0.iter();
+        self.words
+            .extend(words.map(|word| u64::from_le_bytes(*word)));
         self.end = end.wrapping_add(1);
     }
 

@@ -230,20 +230,27 @@ impl Entries {
     /// Writes down what a server needs that goes on behind `retired`, with what was taken up to `taken`: the rest it
     /// finds in the ring.
     pub(super) fn write(&self, taken: u64, retired: u64) -> Result<Sealed, MemoryError> {
-        let mut words = Vec::new();
-        let needed = self.kept.values().filter(|kept| {
-            kept.entry.end <= taken && kept.ended.is_none_or(|ended| ended > retired)
-        });
-        for kept in needed {
-            kept.entry.write(&mut words);
+        let needed = || {
+            let is_needed = |kept: &&Kept| {
+                kept.entry.end <= taken && kept.ended.is_none_or(|ended| ended > retired)
+            };
+            self.kept.values().filter(is_needed)
+        };
+        let mut bytes = 0;
+        for kept in needed() {
+            kept.entry.write(&mut |piece| bytes += piece.len());
         }
-        let bytes: Vec<u8> = words
-            .iter()
-            .flat_map(|word: &u64| word.to_le_bytes())
-            .collect();
         // One word more, so that there is memory if there is no entry.
-        let sealed = Sealed::create("openmps-journal", bytes.len() as u64 + 8)?;
-        Mapping::map(&sealed)?.copy_in(0, &bytes);
+        let sealed = Sealed::create("openmps-journal", bytes as u64 + 8)?;
+        let mapping = Mapping::map(&sealed)?;
+        let mut at = 0;
+        // Images are long: there is no other copy of them on the way.
+        for kept in needed() {
+            kept.entry.write(&mut |piece| {
+                mapping.copy_in(at, piece);
+                at += piece.len();
+            });
+        }
         Ok(sealed)
     }
 }
@@ -253,37 +260,40 @@ const POSTED: u64 = 1;
 const UNANSWERED: u64 = 2;
 const ANSWERED: u64 = 3;
 
-fn put_bytes(bytes: &[u8], words: &mut Vec<u64>) {
-    let mut chunks = bytes.chunks(8);
-    words.extend(chunks.by_ref().map(|chunk| {
-        let mut word = [0; 8];
-        word[..chunk.len()].copy_from_slice(chunk);
-        u64::from_le_bytes(word)
-    }));
+fn put_words(words: &[u64], put: &mut dyn FnMut(&[u8])) {
+    for word in words {
+        put(&word.to_le_bytes());
+    }
+}
+
+/// Bytes up to the end of a word.
+fn put_bytes(bytes: &[u8], put: &mut dyn FnMut(&[u8])) {
+    put(bytes);
+    put(&[0; 8][..bytes.len().wrapping_neg() % 8]);
 }
 
 impl Entry {
-    /// Adds its written form to the words of a journal, which ends with a word of zero.
-    pub fn write(&self, words: &mut Vec<u64>) {
+    /// Gives its written form, piece by piece. A journal is such forms, and ends with a word of zero.
+    pub fn write(&self, put: &mut dyn FnMut(&[u8])) {
         let header = Header {
             slots: self.record.slots().len() as u8,
             data: self.record.data().len() as u32,
             ..self.record.header
         };
-        words.push(match self.outcome {
+        let outcome = match self.outcome {
             Outcome::Posted => POSTED,
             Outcome::Unanswered => UNANSWERED,
             Outcome::Answered(_) => ANSWERED,
-        });
-        words.push(self.end);
-        words.extend(header.encode());
-        words.extend(self.record.slots());
-        put_bytes(self.record.data(), words);
+        };
+        put_words(&[outcome, self.end], put);
+        put_words(&header.encode(), put);
+        put_words(self.record.slots(), put);
+        put_bytes(self.record.data(), put);
         if let Outcome::Answered(answer) = &self.outcome {
-            words.push(answer.slots.len() as u64);
-            words.extend(&answer.slots);
-            words.push(answer.data.len() as u64);
-            put_bytes(&answer.data, words);
+            put_words(&[answer.slots.len() as u64], put);
+            put_words(&answer.slots, put);
+            put_words(&[answer.data.len() as u64], put);
+            put_bytes(&answer.data, put);
         }
     }
 }
