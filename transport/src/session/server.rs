@@ -123,7 +123,13 @@ impl Consumer {
     /// stream waits can post to others; call it after taking. From then on only the session's own
     /// copies hold these records. Returns whether it did so.
     pub fn spill(&mut self) -> bool {
-        self.ring.spill()
+        if !self.ring.is_to_spill() {
+            return false;
+        }
+        // First: there is no moment at which neither the ring has them nor this is said.
+        self.publisher.set_spilled(true);
+        self.ring.spill();
+        true
     }
 }
 
