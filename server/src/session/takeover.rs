@@ -148,6 +148,9 @@ impl Session {
                 self.fault_if_well(context, former, why);
             }
         }
+        self.client.former_ended().map_err(|code| {
+            failed(format!("its memory cannot be read: error {}", code.0))
+        })?;
         let entry_at = |entry: Entry| (entry.end, entry);
         let mut in_ring: BTreeMap<_, _> = later.into_iter().map(entry_at).collect();
         for (position, record) in records {
