@@ -221,6 +221,30 @@ impl Mapping {
     /// # Errors
     /// When the sizes differ or the kernel has no room; then nothing has changed.
     pub fn replace_read_only(&self, memory: &Sealed) -> Result<(), MemoryError> {
+        self.replace(memory, ProtFlags::READ, MapFlags::SHARED)?;
+        self.keep_from_children()
+    }
+
+    /// Parts it from the memory that it is of: what is there stays as it is now for all others, whatever any thread of this process
+    /// writes through this mapping from here on.
+    ///
+    /// # Errors
+    /// When the sizes differ or the kernel has no room; then nothing has changed.
+    pub fn part_from(&self, memory: &Sealed) -> Result<(), MemoryError> {
+        self.replace(
+            memory,
+            ProtFlags::READ | ProtFlags::WRITE,
+            MapFlags::PRIVATE,
+        )
+    }
+
+    /// Maps memory of the same size in the place of this.
+    fn replace(
+        &self,
+        memory: &Sealed,
+        protection: ProtFlags,
+        sharing: MapFlags,
+    ) -> Result<(), MemoryError> {
         if memory.bytes != self.len as u64 {
             return Err(MemoryError::Size {
                 wanted: self.len as u64,
@@ -233,14 +257,14 @@ impl Mapping {
             rustix::mm::mmap(
                 self.base.as_ptr().cast(),
                 self.len,
-                ProtFlags::READ,
-                MapFlags::SHARED | MapFlags::NORESERVE | MapFlags::FIXED,
+                protection,
+                sharing | MapFlags::NORESERVE | MapFlags::FIXED,
                 &memory.fd,
                 0,
             )
         }
         .map_err(system("map memory"))?;
-        self.keep_from_children()
+        Ok(())
     }
 
     fn new(

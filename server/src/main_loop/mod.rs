@@ -299,12 +299,14 @@ impl MainLoop {
 
     /// Says what is left to be said before this process ends and another server takes its clients over.
     fn say_last_words(&mut self) {
-        for running in self.running.values() {
-            if let Some(observer) = running.cancellation.observer() {
-                observer.say_what_was_begun();
-            }
-        }
+        let observers =
+            (self.running.values()).filter_map(|running| running.cancellation.observer());
+        let stay: Vec<bool> = observers.map(|observer| observer.leave()).collect();
+        // What happened before that.
         self.drain_events();
+        if stay.iter().all(|stays| *stays) {
+            self.send(&Packet::HandsOver);
+        }
         let until = Instant::now() + LAST_WORDS;
         while !self.unsent.is_empty() && Instant::now() < until {
             std::thread::sleep(Duration::from_millis(1));
