@@ -186,11 +186,7 @@ impl Written {
     /// An entry behind the one before.
     fn entry(&mut self, record: Record, outcome: Outcome) {
         let end = self.end;
-        let entry = Entry {
-            end,
-            record,
-            outcome,
-        };
+        let entry = Entry::new(end, record, outcome);
         let mut bytes = Vec::new();
         entry.write(&mut |piece| bytes.extend_from_slice(piece));
         let words = bytes.as_chunks().0.iter();

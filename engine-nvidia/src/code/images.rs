@@ -4,6 +4,7 @@
 //! Called by clients that load one. Must not know contexts of clients.
 
 use parking_lot::Mutex;
+use std::borrow::Borrow;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::hash::{BuildHasher, Hash, Hasher, RandomState};
@@ -38,20 +39,79 @@ pub(crate) struct Content {
 impl Content {
     /// Of an image as it was sent.
     pub(crate) fn new(image: &[u8], fenced: bool) -> Self {
+        Self::of(&Sought::new(image, fenced))
+    }
+
+    fn of(sought: &Sought<'_>) -> Self {
+        Self {
+            bytes: link::padded(sought.image).into(),
+            fenced: sought.fenced,
+            hash: sought.hash,
+        }
+    }
+}
+
+/// An image as it was sent, to be looked for without a copy of it.
+struct Sought<'a> {
+    image: &'a [u8],
+    fenced: bool,
+    hash: u64,
+}
+
+impl<'a> Sought<'a> {
+    fn new(image: &'a [u8], fenced: bool) -> Self {
         // Keys that no client knows.
         static KEYS: LazyLock<RandomState> = LazyLock::new(RandomState::new);
-        let bytes: Arc<[u8]> = link::padded(image).into();
+        let hash = KEYS.hash_one((image, fenced));
         Self {
-            hash: KEYS.hash_one((&*bytes, fenced)),
-            bytes,
+            image,
             fenced,
+            hash,
         }
+    }
+}
+
+/// What images are found by.
+trait Key {
+    /// The hash of the others, whether it is for fenced clients, and the image as it was sent.
+    fn parts(&self) -> (u64, bool, &[u8]);
+}
+
+impl Key for Content {
+    fn parts(&self) -> (u64, bool, &[u8]) {
+        (self.hash, self.fenced, link::without_padding(&self.bytes))
+    }
+}
+
+impl Key for Sought<'_> {
+    fn parts(&self) -> (u64, bool, &[u8]) {
+        (self.hash, self.fenced, self.image)
+    }
+}
+
+impl PartialEq for dyn Key + '_ {
+    fn eq(&self, other: &Self) -> bool {
+        self.parts() == other.parts()
+    }
+}
+
+impl Eq for dyn Key + '_ {}
+
+impl Hash for dyn Key + '_ {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_u64(self.parts().0);
+    }
+}
+
+impl<'a> Borrow<dyn Key + 'a> for Content {
+    fn borrow(&self) -> &(dyn Key + 'a) {
+        self
     }
 }
 
 impl PartialEq for Content {
     fn eq(&self, other: &Self) -> bool {
-        (self.hash, self.fenced) == (other.hash, other.fenced) && self.bytes == other.bytes
+        self.parts() == other.parts()
     }
 }
 
@@ -182,11 +242,12 @@ impl Images {
         fenced: bool,
         (charge, share): (Charge, &Arc<WarmShare>),
     ) -> Result<Arc<ClientImage>, Refused> {
-        let content = Content::new(bytes, fenced);
+        let sought = Sought::new(bytes, fenced);
         let mut charge = Some(charge);
-        if let Some(image) = self.known.give(&content, &mut charge, share) {
+        if let Some(image) = self.known.give(&sought, &mut charge, share) {
             return Ok(image);
         }
+        let content = Content::of(&sought);
         // Not under the lock of all: compiling takes long. Whoever comes meanwhile with the same, as all clients do that another
         // server takes over, waits for what comes of it.
         let turn = self.known.turn(&content);
@@ -235,7 +296,7 @@ impl KnownImages {
     /// The image with this content, for one more client, if it is there.
     fn give(
         self: &Arc<Self>,
-        content: &Content,
+        content: &dyn Key,
         charge: &mut Option<Charge>,
         share: &Arc<WarmShare>,
     ) -> Option<Arc<ClientImage>> {
@@ -247,7 +308,7 @@ impl KnownImages {
             if known.seen == Seen::Once && share.try_take(Seen::Again, known.bytes()) {
                 known.seen = Seen::Again;
                 known.is_to_stay = true;
-                self.tell(Task::Keep(content.clone(), Seen::Again));
+                self.tell(Task::Keep(known.content.clone(), Seen::Again));
             }
         }
         if let Some(place) = known.place.take() {

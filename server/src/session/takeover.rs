@@ -126,7 +126,7 @@ impl Session {
             match &entry.outcome {
                 Outcome::Unanswered if is_call(&entry.record) => late.push(entry.record.clone()),
                 Outcome::Unanswered => return Err(End::violation("a reply is wanted of no call")),
-                outcome => self.make_again(&entry.record, outcome, (former, &mut result))?,
+                _ => self.make_again(entry, (former, &mut result))?,
             }
         }
         let taken = || records.iter().map(|(_, record)| record);
@@ -203,17 +203,17 @@ impl Session {
     /// Makes an object again that a record made.
     fn make_again(
         &mut self,
-        record: &Record,
-        outcome: &Outcome,
+        entry: &Entry,
         (former, result): (&Former, &mut TakenOver),
     ) -> Result<(), End> {
+        let (record, outcome) = (&entry.record, &entry.outcome);
         let opcode = Opcode::from_number(record.header.opcode);
         let opcode = opcode.ok_or_else(|| End::violation("an object of no operation"))?;
         let made = match outcome {
             Outcome::Answered(answer) => self.answer_again(opcode, record, answer),
             _ if opcode == Opcode::ImagePut => ImagePut::read(record.slots())
                 .map_err(End::violation)
-                .map(|request| self.add_image_bytes(&request, record.data())),
+                .map(|request| self.add_image_bytes(&request, entry)),
             // Streams' operations are the ring's alone.
             _ if matches!(
                 opcode.row().class,
@@ -377,7 +377,7 @@ impl Session {
             if entry.record.header.opcode != header.opcode {
                 return Err(End::violation("a journal of another ring"));
             }
-            self.make_again(&entry.record, &entry.outcome, (former, result))?;
+            self.make_again(&entry, (former, result))?;
             return Ok(NOWHERE);
         }
         match opcode.row().class {

@@ -149,11 +149,7 @@ fn entry<R: Request>(end: u64, request: &R, outcome: Outcome) -> Entry {
     let mut slots = [0; MAX_FIELD_SLOTS];
     request.write(&mut slots[..R::SLOTS]);
     let record = Record::new(header::<R>(), slots[..R::SLOTS].to_vec(), Vec::new());
-    Entry {
-        end,
-        record,
-        outcome,
-    }
+    Entry::new(end, record, outcome)
 }
 
 fn add(words: &mut Vec<u64>, entry: &Entry) {

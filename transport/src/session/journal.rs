@@ -16,7 +16,7 @@ use crate::ring::Record;
 use protocol::operations::{Effect, Object, Opcode};
 use protocol::wire::{HEADER_SLOTS, Header, MAX_FIELD_SLOTS};
 use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Bytes that a journal may have in its written form, most of them images.
 pub const JOURNAL_MAX: u64 = 1 << 30;
@@ -37,10 +37,21 @@ pub enum Outcome {
 pub struct Entry {
     /// Where the record ends in the ring.
     pub end: u64,
-    /// The record. Bytes that passed through staging memory stand here as its data.
+    /// The record.
     pub record: Record,
     /// What became of it.
     pub outcome: Outcome,
+    /// Of a journal that was read, its bytes that passed through staging memory: they stand where the client has put them. Else
+    /// such bytes are the record's data.
+    staged: Option<Staged>,
+}
+
+/// Bytes in a client's memory, which can be others each time they are copied out.
+#[derive(Clone, Debug)]
+struct Staged {
+    memory: Arc<Mapping>,
+    at: usize,
+    bytes: usize,
 }
 
 /// What a client keeps.
@@ -143,6 +154,7 @@ impl Entries {
                         end,
                         record,
                         outcome,
+                        staged: None,
                     },
                     object,
                     home,
@@ -273,6 +285,38 @@ fn put_bytes(bytes: &[u8], put: &mut dyn FnMut(&[u8])) {
 }
 
 impl Entry {
+    /// Of a record that ends there in the ring.
+    #[must_use]
+    pub const fn new(end: u64, record: Record, outcome: Outcome) -> Self {
+        Self {
+            end,
+            record,
+            outcome,
+            staged: None,
+        }
+    }
+
+    /// How many bytes of it passed through staging memory.
+    #[must_use]
+    pub fn staged_bytes(&self) -> u64 {
+        let staged = self.staged.as_ref();
+        staged.map_or(self.record.data().len(), |staged| staged.bytes) as u64
+    }
+
+    /// Copies those bytes out, all of them.
+    ///
+    /// # Panics
+    /// If there is another number of them.
+    pub fn copy_staged(&self, into: &mut [u8]) {
+        match &self.staged {
+            Some(staged) => {
+                assert_eq!(into.len(), staged.bytes, "all of them");
+                staged.memory.copy_out(staged.at, into);
+            }
+            None => into.copy_from_slice(self.record.data()),
+        }
+    }
+
     /// Gives its written form, piece by piece. A journal is such forms, and ends with a word of zero.
     pub fn write(&self, put: &mut dyn FnMut(&[u8])) {
         let header = Header {
@@ -298,22 +342,29 @@ impl Entry {
     }
 }
 
-/// A journal that a client sent, word by word: each is copied out once.
-struct Reader<'a> {
-    memory: &'a Mapping,
+/// A journal that a client sent, word by word: each is copied out once, but for the bytes of images.
+struct Reader {
+    memory: Arc<Mapping>,
     at: usize,
 }
 
-impl Reader<'_> {
+impl Reader {
+    /// Passes over bytes, up to the end of a word. Where they are.
+    fn pass(&mut self, count: u64) -> Option<Staged> {
+        let bytes = usize::try_from(count).ok()?;
+        let at = self.at;
+        self.at = at.checked_add(bytes.checked_next_multiple_of(8)?)?;
+        (self.at <= self.memory.len()).then(|| Staged {
+            memory: self.memory.clone(),
+            at,
+            bytes,
+        })
+    }
+
     fn bytes(&mut self, count: u64) -> Option<Vec<u8>> {
-        let count = usize::try_from(count).ok()?;
-        let end = self.at.checked_add(count.checked_next_multiple_of(8)?)?;
-        if end > self.memory.len() {
-            return None;
-        }
-        let mut bytes = vec![0; count];
-        self.memory.copy_out(self.at, &mut bytes);
-        self.at = end;
+        let place = self.pass(count)?;
+        let mut bytes = vec![0; place.bytes];
+        self.memory.copy_out(place.at, &mut bytes);
         Some(bytes)
     }
 
@@ -335,7 +386,11 @@ impl Reader<'_> {
             return None;
         }
         let slots = self.words(header.slots.into())?;
-        let data = self.bytes(header.data.into())?;
+        // Images are long, and copied out where they go.
+        let (data, staged) = match header.opcode == Opcode::ImagePut as u16 {
+            true => (Vec::new(), Some(self.pass(header.data.into())?)),
+            false => (self.bytes(header.data.into())?, None),
+        };
         let outcome = match outcome {
             POSTED => Outcome::Posted,
             UNANSWERED => Outcome::Unanswered,
@@ -354,6 +409,7 @@ impl Reader<'_> {
             end,
             record: Record::new(header, slots, data),
             outcome,
+            staged,
         })
     }
 }
@@ -364,9 +420,8 @@ impl Reader<'_> {
 /// When the memory is none that can be read without harm, or cannot be mapped.
 pub fn read(memory: std::os::fd::OwnedFd, bytes: u64) -> Result<Option<Vec<Entry>>, MemoryError> {
     let sealed = Sealed::from_fd(memory, bytes)?;
-    let mapping = Mapping::map_read_only(&sealed)?;
     let mut reader = Reader {
-        memory: &mapping,
+        memory: Arc::new(Mapping::map_read_only(&sealed)?),
         at: 0,
     };
     let mut entries: Vec<Entry> = Vec::new();

@@ -235,7 +235,7 @@ impl Publisher {
         // [leave]
         fence(Ordering::SeqCst);
         while self.is_stopped.load(Ordering::Relaxed) {
-            std::thread::park();
+            crate::sync::nap();
         }
     }
 
