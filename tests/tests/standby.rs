@@ -495,6 +495,34 @@ fn on_a_gpu_one_that_dies_with_prepared_clients_leaves_them_to_a_third_that_wait
 }
 
 #[test]
+fn on_a_gpu_who_is_in_a_group_goes_on_when_the_former_process_has_ended() {
+    let folder = tempfile::tempdir().unwrap();
+    let death = folder.path().join("death");
+    let defined = format!("DEATH=\"{}\"", death.display());
+    let daemon = over_a_driver(folder.path(), &[&defined], &["--failover"]);
+    daemon.control_output(&["group", "add", "a", "--memory", "0=64M"]);
+    let holder = || daemon.command(program("holder"));
+    let group = daemon.pipe().join("groups/a");
+    // It has more than half of what the group may have.
+    let mut inside = ready(holder().env("CUDA_MPS_PIPE_DIRECTORY", group));
+    let (mut outside, mut guilty) = (ready(&mut holder()), ready(&mut holder()));
+    for holder in [&mut inside, &mut outside, &mut guilty] {
+        assert_eq!(holder.ask("round"), "ok");
+    }
+    let standby = standby_after(&daemon, 0);
+    assert_eq!(guilty.ask("spin"), "ok");
+    std::fs::write(&death, daemon.server().to_string()).unwrap();
+    assert_eq!(guilty.ask("wait"), "error 700");
+    for holder in [&mut inside, &mut outside] {
+        assert_eq!(holder.ask("round"), "ok");
+    }
+    assert_eq!(daemon.server(), standby);
+    let log = daemon.control_log();
+    assert!(log.contains("hands 2 clients over"), "{log}");
+    assert!(log.contains("takes over 1 of the 1 clients"), "{log}");
+}
+
+#[test]
 fn on_a_gpu_a_server_that_ends_and_never_has_ended_is_not_waited_for_without_end() {
     let mut dying = Dying::begin(1);
     dying.prepared(1);

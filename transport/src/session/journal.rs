@@ -21,6 +21,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// Bytes that a journal may have in its written form, most of them images.
 pub const JOURNAL_MAX: u64 = 1 << 30;
 
+/// Bytes in a piece from which on they are written by the kernel, and not through a mapping.
+const LONG: usize = 64 << 10;
+
 /// What became of a record that made an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
@@ -255,15 +258,19 @@ impl Entries {
         // One word more, so that there is memory if there is no entry.
         let sealed = Sealed::create("openmps-journal", bytes as u64 + 8)?;
         let mapping = Mapping::map(&sealed)?;
-        let mut at = 0;
+        let (mut at, mut written) = (0, Ok(()));
         // Images are long: there is no other copy of them on the way.
         for kept in needed() {
             kept.entry.write(&mut |piece| {
-                mapping.copy_in(at, piece);
+                match piece.len() < LONG {
+                    true => mapping.copy_in(at, piece),
+                    false if written.is_ok() => written = sealed.write_at(at as u64, piece),
+                    false => {}
+                }
                 at += piece.len();
             });
         }
-        Ok(sealed)
+        written.map(|()| sealed)
     }
 }
 
@@ -445,8 +452,8 @@ pub fn read(memory: std::os::fd::OwnedFd, bytes: u64) -> Result<Option<Vec<Entry
 mod tests {
     use super::*;
     use protocol::operations::{
-        ContextCreate, ContextDestroy, FunctionSet, MemAlloc, MemFree, ModuleLoad, ModuleUnload,
-        Request, StreamCreate, StreamDestroy,
+        ContextCreate, ContextDestroy, FunctionSet, ImagePut, MemAlloc, MemFree, ModuleLoad,
+        ModuleUnload, Request, StreamCreate, StreamDestroy,
     };
 
     fn record<R: Request>(request: &R, channel: u32, sequence: u64) -> Record {
@@ -505,6 +512,31 @@ mod tests {
         let destroy = ContextDestroy { context: 0 };
         entries.note(50, 45, false, record(&destroy, 0, 0));
         assert_eq!(ends(&entries, 50, 50), []);
+    }
+
+    #[test]
+    fn bytes_of_images_are_copied_out_where_they_go() {
+        let mut entries = Entries::default();
+        let images = [vec![7; 3], (0..=255).cycle().take(LONG + 5).collect()];
+        for (end, bytes) in (1..).zip(&images) {
+            let put = ImagePut {
+                image: end,
+                bytes: bytes.len() as u64,
+                ..ImagePut::default()
+            };
+            let record = record(&put, 0, 0);
+            let record = Record::new(record.header, record.slots().to_vec(), bytes.clone());
+            entries.note(10 * end, 0, false, record);
+        }
+        let all = written(&entries, 20, 0);
+        for (entry, bytes) in all.iter().zip(&images) {
+            assert!(entry.record.data().is_empty());
+            assert_eq!(entry.staged_bytes(), bytes.len() as u64);
+            let mut copied = vec![0; bytes.len()];
+            entry.copy_staged(&mut copied);
+            assert_eq!(copied, *bytes);
+        }
+        assert_eq!(all.len(), images.len());
     }
 
     #[test]
