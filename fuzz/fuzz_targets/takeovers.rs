@@ -345,6 +345,11 @@ fuzz_target!(|bytes: &[u8]| {
             let entries = journal::read(sealed.into(), bytes.0.len() as u64).expect("memory");
             let entries = entries.unwrap_or_default();
             assert!(entries.is_sorted_by(|one, other| one.end < other.end));
+            for entry in &entries {
+                // No more than came.
+                let mut bytes = vec![0; entry.staged_bytes() as usize];
+                entry.copy_staged(&mut bytes);
+            }
         }
         return;
     }
@@ -353,7 +358,7 @@ fuzz_target!(|bytes: &[u8]| {
     let former = ServerEnd::new(&shared).expect("a server's end");
     let (_nobody, own) = Connection::pair().expect("a pair of sockets");
     let client = ClientEnd::new(&shared, own).expect("a client's end");
-    former.set_kept();
+    former.set_kept(&shared).expect("a descriptor");
     post_some(&client, &mut bytes);
     let ends = former_server(former, &mut bytes);
 
