@@ -5,15 +5,19 @@ GPU, or of the engine that OPENMPS_ENGINE names, in turn; they print the tables 
     cargo build --release -p openmps --bin openmps -p benches --bin launch_cost
     benches/failover.py [PAIRS]          launch_cost with and without --failover; 20 pairs unless said otherwise
     benches/failover.py pauses [PAIRS]   the longest round of 8 clients whose server is killed, without a standby and with one
+    benches/failover.py faults [PAIRS]   the same where a ninth one's kernel writes to an address that there is not, and what the logs say;
+                                         of an NVIDIA GPU alone, which that stops
 
 Each pair is one run under each daemon, the one that comes first by turns. The ratio of a pair compares two runs next to
 each other; the table has the median of all ratios, and the range of the middle half. OPENMPS names another build.
 
 The clients of a pause fill a word of their memory and read it back, again and again, with a break of a millisecond: half of them wait
-for the fill, the others ask whether it is done. BYTES is how much memory each of them has, 64 MiB unless it is set.
+for the fill, the others ask whether it is done. BYTES is how much memory each of them has, 64 MiB unless it is set. With the driver of
+engine-nvidia/tests/fake, DEATH is the file of which that dies.
 """
 
 import ctypes
+import datetime
 import json
 import os
 import re
@@ -28,6 +32,21 @@ OPENMPS = os.environ.get("OPENMPS", os.path.join(ROOT, "target/release/openmps")
 PROGRAM = os.path.join(ROOT, "target/release/launch_cost")
 CLIENTS = 8
 BREAK = 0.001
+
+KERNEL = b"""\
+.version 7.0
+.target sm_70
+.address_size 64
+.visible .entry set(.param .u64 to, .param .u32 value)
+{
+    .reg .b64 %d<2>;
+    .reg .b32 %r<2>;
+    ld.param.u64 %d1, [to];
+    ld.param.u32 %r1, [value];
+    st.global.u32 [%d1], %r1;
+    ret;
+}
+"""
 
 
 class Daemon:
@@ -72,8 +91,8 @@ class Daemon:
 class Crowd(Daemon):
     """A daemon with clients whose rounds are measured."""
 
-    def __init__(self, folder, standby):
-        self.standby = standby
+    def __init__(self, folder, standby, how):
+        self.standby, self.how = standby, how
         super().__init__(folder, ["--failover", f"--standby={standby}"])
 
     def start_clients(self):
@@ -93,9 +112,48 @@ class Crowd(Daemon):
         while "STANDBY" not in self.control("get_server_list", "--json").stdout:
             time.sleep(0.05)
 
+    def fault(self):
+        """Another client's, which stops the device."""
+        run = [OPENMPS, "run", "--", sys.executable, os.path.abspath(__file__), "client", "guilty"]
+        environment = self.environment | {"SERVER": self.server()}
+        subprocess.run(run, env=environment, stderr=subprocess.DEVNULL)
+
+    def server(self):
+        return self.control("get_server_list").stdout.strip()
+
+    def said(self, which):
+        return Said(os.path.join(self.folder, "log", which + ".log"))
+
+    def figures_of_fault(self):
+        clients = self.start_clients()
+        longest(clients)
+        if self.standby != "never":
+            self.wait_for_standby()
+        time.sleep(0.5)
+        longest(clients)
+        server, control = self.said("server"), self.said("control")
+        self.fault()
+        time.sleep(4)
+        rounds = longest(clients)
+        for client in clients:
+            client.stdin.close()
+            client.wait()
+        lost = server.when("A device was lost")[0]
+        went_on = server.when("taken over from a server that ended")
+        alive = [one for one in rounds if one is not None]
+        return {
+            "longest round of those that live": max(alive, default=0),
+            "clients that were told the error, of 8, not ms": rounds.count(None),
+            "from the driver's word until the former process has ended": control.when("exited with status")[0] - lost,
+            "until the first goes on": min(went_on, default=lost) - lost,
+            "until the last goes on": max(went_on, default=lost) - lost,
+        }
+
     def figures(self):
         """What the end of the server has cost new clients, in ms, by name: who was taken over some times in a minute is not
         again."""
+        if self.how == "faults":
+            return self.figures_of_fault()
         clients = self.start_clients()
         longest(clients)
         if self.standby != "never":
@@ -104,7 +162,7 @@ class Crowd(Daemon):
         longest(clients)
         log = os.path.join(self.folder, "log", "control.log")
         said = os.path.getsize(log)
-        os.kill(int(self.control("get_server_list").stdout), 9)
+        os.kill(int(self.server()), 9)
         time.sleep(1.5)
         rounds = longest(clients)
         for client in clients:
@@ -126,15 +184,32 @@ class Crowd(Daemon):
         return figures
 
 
+class Said:
+    """What a log says from here on."""
+
+    def __init__(self, path):
+        self.path, self.begin = path, os.path.getsize(path)
+
+    def when(self, text):
+        """When something is said, each time, in ms."""
+        with open(self.path) as lines:
+            lines.seek(self.begin)
+            times = [line[1:24] for line in lines if text in line]
+        return [datetime.datetime.fromisoformat(time).timestamp() * 1e3 for time in times]
+
+
 def longest(clients):
-    """The longest round of each client since the last time, in ms."""
+    """The longest round of each client since the last time, in ms; nothing of one that has ended."""
     for client in clients:
-        print(file=client.stdin, flush=True)
-    return [float(client.stdout.readline()) for client in clients]
+        if client.poll() is None:
+            print(file=client.stdin, flush=True)
+    rounds = [client.stdout.readline() for client in clients]
+    return [float(line) if line else None for line in rounds]
 
 
 def client(how):
-    """Fills and reads a word until standard input ends; says the longest time that took whenever a line comes."""
+    """Fills and reads a word until standard input ends; says the longest time that took whenever a line comes. One that is guilty has
+    a kernel write to an address that there is not."""
     import select
 
     cuda = ctypes.CDLL("libcuda.so.1")
@@ -150,6 +225,20 @@ def client(how):
     call("cuInit", 0)
     call("cuDevicePrimaryCtxRetain", ctypes.byref(context), 0)
     call("cuCtxSetCurrent", context)
+    if how == "guilty":
+        module, kernel, value = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_uint32(1)
+        # Kernels of the tests' driver that have no address do not end.
+        death = os.environ.get("DEATH")
+        to = ctypes.c_uint64(0 if death else 16)
+        call("cuModuleLoadData", ctypes.byref(module), KERNEL)
+        call("cuModuleGetFunction", ctypes.byref(kernel), module, b"set")
+        parameters = (ctypes.c_void_p * 2)(ctypes.addressof(to), ctypes.addressof(value))
+        call("cuLaunchKernel", kernel, 1, 1, 1, 1, 1, 1, 0, None, parameters, None)
+        if death:
+            with open(death, "w") as file:
+                file.write(os.environ["SERVER"])
+        call("cuCtxSynchronize")
+        return
     call("cuStreamCreate", ctypes.byref(stream), 1)
     call("cuMemAlloc_v2", ctypes.byref(memory), ctypes.c_size_t(size))
     call("cuMemsetD32_v2", memory, 1, ctypes.c_size_t(size // 4))
@@ -188,8 +277,9 @@ def compare(names, unit, daemons, pairs):
     for name in runs[0][0]:
         one = statistics.median(pair[0][name] for pair in runs)
         other = statistics.median(pair[1][name] for pair in runs)
-        ratios = [pair[1][name] / pair[0][name] for pair in runs]
-        low, middle, high = statistics.quantiles(ratios, n=4)
+        # Of what both have.
+        ratios = [pair[1][name] / pair[0][name] for pair in runs if pair[0][name]]
+        low, middle, high = statistics.quantiles(ratios, n=4) if len(ratios) > 1 else (0, 0, 0)
         print(f"| {name} | {one:.2f} | {other:.2f} | {middle:.3f} ({low:.3f}–{high:.3f}) |")
 
 
@@ -197,12 +287,13 @@ def main():
     words = sys.argv[1:]
     if words[:1] == ["client"]:
         return client(words[1])
-    pauses = words[:1] == ["pauses"]
+    pauses = words[:1] in (["pauses"], ["faults"])
     pairs = int(words[-1]) if words[pauses:] else 20
     with tempfile.TemporaryDirectory() as one, tempfile.TemporaryDirectory() as other:
         if pauses:
             names = ("without a standby", "with one")
-            compare(names, "ms", [Crowd(one, "never"), Crowd(other, "always")], pairs)
+            daemons = [Crowd(one, "never", words[0]), Crowd(other, "always", words[0])]
+            compare(names, "ms", daemons, pairs)
             return
         daemons = [Daemon(one, []), Daemon(other, ["--failover", "--standby=never"])]
         for daemon in daemons:

@@ -2,13 +2,14 @@
 
 mod common;
 
-use common::machine_code::{Section, elf_with, word_of};
-use common::{Controls, Fake};
+use common::machine_code::{Section, elf_with, set_word, word_of};
+use common::{Controls, Fake, poke};
 use cuda_abi::CUresult;
+use cuda_abi::types::CUfunction_attribute;
 use engine::Engine;
 use engine::arena::GRANULE;
-use engine::conformance::rig::Guest;
-use protocol::operations::{Copy, Fill, ModuleLoad, ModuleUnload};
+use engine::conformance::rig::{Guest, simple_launch};
+use protocol::operations::{Copy, Fill, FunctionSet, ModuleLoad, ModuleUnload};
 
 const TEXT: &str = ".version 7.8\n.visible .entry poke() {}";
 const WRITTEN: u64 = 3;
@@ -36,6 +37,16 @@ fn machine_code() -> Vec<u8> {
         ],
         &[(4, 0, 3), (1, 8, 4)],
     )
+}
+
+/// Such code of which nothing is a constant.
+fn without_constants() -> Vec<u8> {
+    let section = |name, flags, bytes| Section { name, flags, bytes };
+    let sections = [
+        section(".nv.global", WRITTEN, Err(4)),
+        section(".nv.constant4", 2, Ok(&[0; 8][..])),
+    ];
+    elf_with(TEXT, &sections, &[("zeroes", 1, 0, 4)], &[(2, 0, 1)])
 }
 
 /// A client that is kept, with memory for variables.
@@ -170,9 +181,84 @@ fn what_they_held_in_another_server_they_hold_again() {
         [value, zeroes, constant].map(|at| guest.word(at)),
         [5, 6, 7]
     );
-    assert_eq!(
-        word_of(controls.variable(c"constant")),
-        7,
-        "for code to read"
-    );
+    let drivers = controls.variable(c"constant");
+    assert_eq!(word_of(drivers), 3, "the former process may still write");
+    set_word(constant, 8);
+    let read = guest.client.former_ended();
+    read.expect("a device that works");
+    assert_eq!([guest.word(constant), word_of(drivers)], [8, 8]);
+    // What the ring makes later is made after that.
+    let unloaded = guest.client.module_unload(&ModuleUnload { module: 2 }, &[]);
+    unloaded.expect("it is there");
+    guest.observer.place_variables_again();
+    let [.., constant] = load(&mut guest, 3);
+    assert_eq!(guest.word(constant), 8);
+    assert_eq!(word_of(controls.variable(c"constant")), 8);
+}
+
+#[test]
+fn code_that_another_server_had_is_loaded_when_it_is_first_needed() {
+    let fake = Fake::new(&["VERSION=12040", "FUNC_SET_ATTRIBUTE"]);
+    let engine = fake.open().expect("a driver that works");
+    let controls = Controls::of(&fake);
+    let mut guest = kept(&engine);
+    let (status, _, log) = guest.image(1, &without_constants());
+    assert_eq!(status, CUresult::SUCCESS, "{log}");
+    let load = |guest: &mut Guest, module| {
+        let request = ModuleLoad {
+            module,
+            image: 1,
+            ..ModuleLoad::default()
+        };
+        let mut reply = Vec::new();
+        let loaded = guest.client.module_load(&request, &[], &mut reply);
+        loaded.expect("a module");
+        u64::from_le_bytes(reply.try_into().expect("one"))
+    };
+    let variable = load(&mut guest, 1);
+    guest.write(0, variable, &5_u32.to_le_bytes());
+    assert_eq!(guest.wait(0), Ok(()));
+    let unloaded = guest.client.module_unload(&ModuleUnload { module: 1 }, &[]);
+    unloaded.expect("it is there");
+    guest.observer.place_variables_again();
+    let loads = controls.loads();
+    assert_eq!(load(&mut guest, 2), variable);
+    let set = |guest: &mut Guest, kernel, value| {
+        let attribute = CUfunction_attribute::MAX_DYNAMIC_SHARED_SIZE_BYTES.0;
+        let request = FunctionSet {
+            module: 2,
+            kernel,
+            attribute,
+            value,
+        };
+        let set = guest.client.function_set(&request, &[]);
+        (set, controls.attribute(attribute))
+    };
+    assert_eq!(set(&mut guest, 0, 70_000), (Ok(()), 0), "not yet");
+    let invalid = Err(CUresult::ERROR_INVALID_HANDLE);
+    assert_eq!(set(&mut guest, 1, 70_000), (invalid, 0), "no such kernel");
+    assert_eq!(guest.word(variable), 5);
+    assert_eq!(controls.loads(), loads);
+    // What cannot be loaded then is the error of what needed it, and of nothing else.
+    controls.fail(1);
+    let launched = guest.launch_result(0, &simple_launch(2, 1, 1), &poke(variable, 6));
+    assert_eq!(launched, Err(CUresult::ERROR_OUT_OF_MEMORY));
+    assert_eq!(guest.word(variable), 5);
+    for value in [7, 8] {
+        guest.launch(0, 2, 1, 1, &poke(variable, value));
+        assert_eq!(guest.wait(0), Ok(()));
+        assert_eq!(guest.word(variable), value);
+        assert_eq!(controls.loads(), loads + 1);
+    }
+    assert_eq!(set(&mut guest, 0, 70_001), (Ok(()), 70_001));
+    // Or before, by who has nothing else to do.
+    for module in [3, 4] {
+        guest.observer.place_variables_again();
+        load(&mut guest, module);
+    }
+    controls.fail(1);
+    assert!(!guest.client.make_ready());
+    let made: Vec<bool> = (0..3).map(|_| guest.client.make_ready()).collect();
+    assert_eq!(made, [true, true, false]);
+    assert_eq!(controls.loads(), loads + 3);
 }

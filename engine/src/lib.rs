@@ -233,6 +233,22 @@ macro_rules! client_trait {
                 self.commit(range).map(|()| true)
             }
 
+            /// The process has ended that had the client's memory before, and what is in that does not change any more. Before
+            /// this the contents of what was given by [`Client::recommit`] are neither read nor written; objects are made, and
+            /// no work is begun.
+            ///
+            /// # Errors
+            /// When what has to be read now cannot be.
+            fn former_ended(&mut self) -> Result<(), CUresult> {
+                Ok(())
+            }
+
+            /// Makes one thing ready that the client's work may need later, which else is done then, with the work waiting for
+            /// it. Whether there was one. To be called while there is nothing else to do.
+            fn make_ready(&mut self) -> bool {
+                false
+            }
+
             /// Takes memory back. The caller knows that no work that began before uses it; work that
             /// does so all the same faults or reads zeroes, and harms nobody else.
             fn decommit(&mut self, range: Window);

@@ -186,12 +186,12 @@ impl Written {
     /// An entry behind the one before.
     fn entry(&mut self, record: Record, outcome: Outcome) {
         let end = self.end;
-        let entry = Entry {
-            end,
-            record,
-            outcome,
-        };
-        entry.write(&mut self.words);
+        let entry = Entry::new(end, record, outcome);
+        let mut bytes = Vec::new();
+        entry.write(&mut |piece| bytes.extend_from_slice(piece));
+        let words = bytes.as_chunks().0.iter();
+        self.words
+            .extend(words.map(|word| u64::from_le_bytes(*word)));
         self.end = end.wrapping_add(1);
     }
 
@@ -345,6 +345,11 @@ fuzz_target!(|bytes: &[u8]| {
             let entries = journal::read(sealed.into(), bytes.0.len() as u64).expect("memory");
             let entries = entries.unwrap_or_default();
             assert!(entries.is_sorted_by(|one, other| one.end < other.end));
+            for entry in &entries {
+                // No more than came.
+                let mut bytes = vec![0; entry.staged_bytes() as usize];
+                entry.copy_staged(&mut bytes);
+            }
         }
         return;
     }
@@ -353,7 +358,7 @@ fuzz_target!(|bytes: &[u8]| {
     let former = ServerEnd::new(&shared).expect("a server's end");
     let (_nobody, own) = Connection::pair().expect("a pair of sockets");
     let client = ClientEnd::new(&shared, own).expect("a client's end");
-    former.set_kept();
+    former.set_kept(&shared).expect("a descriptor");
     post_some(&client, &mut bytes);
     let ends = former_server(former, &mut bytes);
 

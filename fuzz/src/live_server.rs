@@ -220,6 +220,7 @@ fn hand(daemon: &Connection, session: u64, handed: Handed<'_>) -> Connection {
         time_line: None,
         files: u32::try_from(handed.files.len()).expect("they are few"),
         bases: bases.unwrap_or_default(),
+        former: None,
     });
     let mut fds = vec![theirs.as_fd(), pidfd.as_fd()];
     fds.extend(handed.memory.fds());

@@ -73,6 +73,7 @@ fn admit() -> Admit {
         time_line: None,
         files: 0,
         bases: Vec::new(),
+        former: Some(0x0708),
     }
 }
 
@@ -217,6 +218,8 @@ fn packets() -> Vec<(&'static str, Packet)> {
                 takeovers: takeovers(),
             },
         ),
+        ("hands-over", Packet::HandsOver),
+        ("former-ended", Packet::FormerEnded { former: 0x0708 }),
         ("terminate", Packet::Terminate { session: 6 }),
         (
             "queued",

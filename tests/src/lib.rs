@@ -9,6 +9,7 @@ pub mod hostile;
 pub mod program;
 pub mod script;
 pub mod skipped;
+pub mod slow_end;
 pub mod talker;
 pub mod terminal;
 pub mod watchdog;

@@ -4,14 +4,17 @@
 
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
+use tempfile::TempDir;
 use tests::daemon::{Daemon, eventually, is_alive, openmps, program, succeed};
 use tests::fake_driver;
 use tests::skipped::skipped;
+use tests::slow_end::SlowEnd;
 use tests::talker::Talker;
 
 /// A program whose server may end.
@@ -336,6 +339,197 @@ fn on_a_gpu_it_takes_the_clients_over_whom_another_ones_fault_would_have_ended()
     for holder in bystanders {
         assert!(holder.wait().success());
     }
+}
+
+/// Clients of a server whose device dies of one of them, and whose process is at its end and stays there.
+struct Dying {
+    daemon: Daemon,
+    /// Each has a copy to the device under way, and waits for that and a kernel behind it.
+    bystanders: Vec<Talker>,
+    /// Where that copy goes.
+    copied: Vec<u64>,
+    /// It waits for nothing, and so hears of nothing.
+    guilty: Talker,
+    server: u32,
+    standby: u32,
+    end: SlowEnd,
+    stalled: PathBuf,
+    _folder: TempDir,
+}
+
+impl Dying {
+    /// Has so many bystanders.
+    fn begin(bystanders: usize) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let (death, stalled) = (folder.path().join("death"), folder.path().join("stalled"));
+        let defined = [("DEATH", &death), ("STALLED", &stalled)]
+            .map(|(name, path)| format!("{name}=\"{}\"", path.display()));
+        let defined = defined.each_ref().map(|text| &**text);
+        let daemon = over_a_driver(folder.path(), &defined, &["--failover"]);
+        let holder = || ready(&mut daemon.command(program("holder")));
+        let mut bystanders: Vec<Talker> = (0..bystanders).map(|_| holder()).collect();
+        let mut guilty = holder();
+        for holder in bystanders.iter_mut().chain([&mut guilty]) {
+            assert_eq!(holder.ask("round"), "ok");
+        }
+        let (standby, server) = (standby_after(&daemon, 0), daemon.server());
+        std::fs::write(&stalled, "").unwrap();
+        let mut copied = Vec::new();
+        for bystander in &mut bystanders {
+            copied.push(bystander.ask("where").parse().unwrap());
+            assert_eq!(bystander.ask("copy"), "ok");
+            bystander.say("round");
+        }
+        assert_eq!(guilty.ask("spin"), "ok");
+        let end = SlowEnd::of(server);
+        std::fs::write(&death, server.to_string()).unwrap();
+        assert_eq!(guilty.ask("wait"), "error 700");
+        end.begins();
+        Self {
+            daemon,
+            bystanders,
+            copied,
+            guilty,
+            server,
+            standby,
+            end,
+            stalled,
+            _folder: folder,
+        }
+    }
+
+    /// Waits until so often a client was prepared.
+    fn prepared(&self, times: usize) {
+        let log = || self.daemon.server_log();
+        let prepared = || log().matches(PREPARED).count();
+        eventually("clients are prepared", || prepared() == times);
+    }
+
+    /// A dead context still copies: what it writes at its end does not stay.
+    fn copies(&self) {
+        for &first in &self.copied {
+            self.end.writes(first + 8, &[0xee; 256]);
+        }
+    }
+
+    /// How many the one has that stood by.
+    fn clients(&self) -> usize {
+        let standby = self.standby.to_string();
+        let list = self.daemon.control_output(&["get_client_list", &standby]);
+        list.lines().count()
+    }
+
+    /// What is said of clients that went on.
+    fn went_on(&self) -> usize {
+        let log = self.daemon.server_log();
+        log.matches("taken over from a server that ended").count()
+    }
+
+    /// Lets the process end, and sees all bystanders have their results.
+    fn ends(&mut self) {
+        assert_eq!(self.went_on(), 0);
+        self.end.go_on();
+        for bystander in &mut self.bystanders {
+            assert_eq!(bystander.hear(), "ok");
+            assert_eq!(bystander.ask("round"), "ok");
+        }
+    }
+}
+
+/// What is said of a client with which only the end of its former server is waited for.
+const PREPARED: &str = "is ready to go on when its former server has ended";
+
+#[test]
+fn on_a_gpu_it_prepares_clients_while_the_former_process_ends_and_touches_no_memory_before() {
+    let mut dying = Dying::begin(2);
+    dying.prepared(2);
+    let log = dying.daemon.control_log();
+    let server = dying.server;
+    let line = format!("has welcomed the last of 3 clients of server {server}");
+    let welcomed = log.lines().find(|said| said.contains(&line));
+    assert!(
+        welcomed.is_some_and(|said| said.ends_with("after it said that it ends")),
+        "{log}"
+    );
+    assert_eq!(dying.clients(), 3);
+    std::fs::remove_file(&dying.stalled).unwrap();
+    // Who comes now need not wait.
+    let mut later = ready(&mut dying.daemon.command(program("holder")));
+    assert_eq!(later.ask("round"), "ok");
+    dying.copies();
+    dying.ends();
+    let log = dying.daemon.server_log();
+    assert_eq!(log.matches(" 1 repeated, 0 failed").count(), 2, "{log}");
+    let Dying {
+        mut guilty,
+        mut bystanders,
+        ..
+    } = dying;
+    assert_eq!(guilty.ask("reset"), "ok");
+    assert_eq!(guilty.ask("round"), "ok");
+    bystanders.extend([later, guilty]);
+    for holder in bystanders {
+        assert!(holder.wait().success());
+    }
+}
+
+#[test]
+fn on_a_gpu_one_that_is_killed_while_it_is_prepared_costs_the_others_nothing() {
+    let mut dying = Dying::begin(3);
+    dying.prepared(3);
+    drop(dying.bystanders.remove(0));
+    eventually("it is gone", || dying.clients() == 3);
+    std::fs::remove_file(&dying.stalled).unwrap();
+    dying.ends();
+}
+
+#[test]
+fn on_a_gpu_one_that_dies_with_prepared_clients_leaves_them_to_a_third_that_waits_too() {
+    let mut dying = Dying::begin(2);
+    dying.prepared(2);
+    send(dying.standby, Signal::KILL);
+    dying.prepared(4);
+    std::fs::remove_file(&dying.stalled).unwrap();
+    dying.copies();
+    dying.ends();
+}
+
+#[test]
+fn on_a_gpu_who_is_in_a_group_goes_on_when_the_former_process_has_ended() {
+    let folder = tempfile::tempdir().unwrap();
+    let death = folder.path().join("death");
+    let defined = format!("DEATH=\"{}\"", death.display());
+    let daemon = over_a_driver(folder.path(), &[&defined], &["--failover"]);
+    daemon.control_output(&["group", "add", "a", "--memory", "0=64M"]);
+    let holder = || daemon.command(program("holder"));
+    let group = daemon.pipe().join("groups/a");
+    // It has more than half of what the group may have.
+    let mut inside = ready(holder().env("CUDA_MPS_PIPE_DIRECTORY", group));
+    let (mut outside, mut guilty) = (ready(&mut holder()), ready(&mut holder()));
+    for holder in [&mut inside, &mut outside, &mut guilty] {
+        assert_eq!(holder.ask("round"), "ok");
+    }
+    let standby = standby_after(&daemon, 0);
+    assert_eq!(guilty.ask("spin"), "ok");
+    std::fs::write(&death, daemon.server().to_string()).unwrap();
+    assert_eq!(guilty.ask("wait"), "error 700");
+    for holder in [&mut inside, &mut outside] {
+        assert_eq!(holder.ask("round"), "ok");
+    }
+    assert_eq!(daemon.server(), standby);
+    let log = daemon.control_log();
+    assert!(log.contains("hands 2 clients over"), "{log}");
+    assert!(log.contains("takes over 1 of the 1 clients"), "{log}");
+}
+
+#[test]
+fn on_a_gpu_a_server_that_ends_and_never_has_ended_is_not_waited_for_without_end() {
+    let mut dying = Dying::begin(1);
+    dying.prepared(1);
+    std::fs::remove_file(&dying.stalled).unwrap();
+    // The daemon kills it, and whoever traces it keeps it all the same.
+    assert_eq!(dying.bystanders[0].hear(), "ok");
+    assert_eq!(dying.bystanders[0].ask("round"), "ok");
 }
 
 #[test]

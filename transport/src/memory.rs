@@ -138,6 +138,24 @@ impl Sealed {
         self.bytes
     }
 
+    /// Writes bytes to it that lie in one piece. Where they are many and the memory is new, that is quicker than through a mapping.
+    ///
+    /// # Errors
+    /// When the kernel has no room, or the memory is sealed against writing.
+    pub fn write_at(&self, at: u64, bytes: &[u8]) -> Result<(), MemoryError> {
+        let mut written = 0;
+        while written < bytes.len() {
+            let rest = bytes.get(written..).unwrap_or_default();
+            match rustix::io::pwrite(&self.fd, rest, at + written as u64) {
+                Ok(0) => return Err(MemoryError::System("write to a memfd", Errno::NOSPC)),
+                Ok(more) => written += more,
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(MemoryError::System("write to a memfd", errno)),
+            }
+        }
+        Ok(())
+    }
+
     /// Another descriptor of the same memory.
     ///
     /// # Errors
@@ -221,6 +239,30 @@ impl Mapping {
     /// # Errors
     /// When the sizes differ or the kernel has no room; then nothing has changed.
     pub fn replace_read_only(&self, memory: &Sealed) -> Result<(), MemoryError> {
+        self.replace(memory, ProtFlags::READ, MapFlags::SHARED)?;
+        self.keep_from_children()
+    }
+
+    /// Parts it from the memory that it is of: what is there stays as it is now for all others, whatever any thread of this process
+    /// writes through this mapping from here on.
+    ///
+    /// # Errors
+    /// When the sizes differ or the kernel has no room; then nothing has changed.
+    pub fn part_from(&self, memory: &Sealed) -> Result<(), MemoryError> {
+        self.replace(
+            memory,
+            ProtFlags::READ | ProtFlags::WRITE,
+            MapFlags::PRIVATE,
+        )
+    }
+
+    /// Maps memory of the same size in the place of this.
+    fn replace(
+        &self,
+        memory: &Sealed,
+        protection: ProtFlags,
+        sharing: MapFlags,
+    ) -> Result<(), MemoryError> {
         if memory.bytes != self.len as u64 {
             return Err(MemoryError::Size {
                 wanted: self.len as u64,
@@ -233,14 +275,14 @@ impl Mapping {
             rustix::mm::mmap(
                 self.base.as_ptr().cast(),
                 self.len,
-                ProtFlags::READ,
-                MapFlags::SHARED | MapFlags::NORESERVE | MapFlags::FIXED,
+                protection,
+                sharing | MapFlags::NORESERVE | MapFlags::FIXED,
                 &memory.fd,
                 0,
             )
         }
         .map_err(system("map memory"))?;
-        self.keep_from_children()
+        Ok(())
     }
 
     fn new(

@@ -424,3 +424,50 @@ fn two_ends_on_one_processor_hand_it_to_each_other() {
         assert_eq!(consumer.client_processor(), Some(first));
     });
 }
+
+#[test]
+fn who_leaves_a_session_takes_and_says_nothing_more_that_others_find() {
+    let memory = SessionMemory::create(1 << 20).expect("room for a session");
+    let (ours, _theirs) = Connection::pair().expect("a pair of sockets");
+    let server = ServerEnd::new(&memory).expect("a server's end");
+    server.set_kept(&memory).expect("a descriptor");
+    let client = ClientEnd::new(&memory, ours).expect("a client's end");
+    let (mut consumer, publisher) = server.split();
+    for place in 1..=2 {
+        client.post(3, place, &launch(1), &[]).unwrap();
+    }
+    let taken = take(&mut consumer, &mut Record::default()).end();
+    publisher.complete(3, 1);
+    publisher.leave().expect("room for the same memory");
+    publisher.complete(3, 2);
+    publisher.set_fault(0, CUresult::ERROR_UNKNOWN);
+    assert_eq!((publisher.completed(3), client.completed(3)), (2, 1));
+    assert_eq!(client.fault(0), CUresult::SUCCESS);
+    let (goes_on, went_on) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let taken = consumer.next_record(&mut Record::default());
+        let _ = goes_on.send(taken.is_ok());
+    });
+    let moment = Duration::from_millis(50);
+    assert!(went_on.recv_timeout(moment).is_err(), "it takes another");
+    let next = SessionMemory {
+        status: SessionMemory::create_status().expect("room"),
+        ..memory
+    };
+    let server = ServerEnd::new(&next).expect("a server's end");
+    let (mut consumer, _, former) = server.take_over(&memory.status).expect("its status");
+    assert_eq!((former.taken, former.retired), (taken, 0));
+    assert_eq!(former.completed[3], 1);
+    let mut record = Record::default();
+    let places = [(); 2].map(|()| {
+        take(&mut consumer, &mut record);
+        record.header.sequence
+    });
+    assert_eq!(places, [1, 2]);
+}
+
+#[test]
+fn a_session_that_no_other_server_can_take_over_is_not_left() {
+    let (_client, _consumer, publisher, _socket) = session();
+    assert!(publisher.leave().is_err());
+}

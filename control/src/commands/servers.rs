@@ -110,7 +110,7 @@ const fn status(server: &Server) -> &'static str {
         State::Initializing => "INITIALIZING",
         State::Active if server.key.is_standby() => "STANDBY",
         State::Active => "ACTIVE",
-        State::Fault => "FAULT",
+        State::Fault | State::HandingOver => "FAULT",
         State::Stopping => "STOPPING",
     }
 }

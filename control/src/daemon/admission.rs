@@ -174,6 +174,7 @@ impl Daemon {
             partition: None,
             memory: None,
             takeovers: Takeovers::default(),
+            former: None,
         });
         let how = match state {
             State::Active => "Server already exists",
@@ -186,6 +187,9 @@ impl Daemon {
 
     /// Hands waiting clients to a server, as many as it takes now.
     pub(crate) fn hand_over_clients(&mut self, id: ServerId) {
+        if let Some(server) = self.registry.servers.get_mut(&id) {
+            server.say_who_ended();
+        }
         loop {
             let Some(server) = self.registry.servers.get_mut(&id) else {
                 return;
@@ -273,6 +277,7 @@ impl Daemon {
             fault: None,
             takeovers: waiting.takeovers,
         };
+        let former = self.ending_server(waiting.former);
         self.forget_who_stopped_recording();
         let time_line = self.recorder_of(&client);
         let kept = waiting.memory.as_ref()?;
@@ -296,6 +301,7 @@ impl Daemon {
                 .former
                 .as_ref()
                 .map_or_else(Vec::new, |(_, bases)| bases.clone()),
+            former,
         });
         let [ring, status, staging, host] = kept.memory.fds();
         let mut fds = vec![
@@ -318,6 +324,7 @@ impl Daemon {
             .and_then(|()| server.connection.try_send(&admit.encode(), &fds));
         match sent {
             Ok(()) => {
+                server.formers.extend(former);
                 server.last_serial += 1;
                 client.serial = server.last_serial;
                 let about = of_client(server, &client);

@@ -2,13 +2,14 @@
 //!
 //! Called by `admission` and `servers`. Must not know what is kept of a session.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::time::Instant;
 
-use protocol::control_messages::{FEATURE_TAKEOVER, Guilt, Hello};
+use protocol::control_messages::{FEATURE_TAKEOVER, Hello};
 use transport::memory::MemoryError;
 
 use super::Daemon;
+use crate::servers::handovers::Since;
 use crate::servers::kept_session::{KeptMemory, KeptSession};
 use crate::servers::registry::{Server, ServerId, State, WaitingClient};
 
@@ -52,25 +53,84 @@ impl Daemon {
         hands_over: bool,
     ) -> VecDeque<WaitingClient> {
         let kept = std::mem::take(&mut server.kept);
-        if server.state != State::Active || self.is_quitting() {
+        if !matches!(server.state, State::Active | State::HandingOver) || self.is_quitting() {
             // It ended because it was told to, or its device was lost.
             return VecDeque::new();
         }
         let sessions = kept.into_values();
-        let go_on = sessions.filter_map(|KeptSession { mut client, bases }| {
-            if bases.is_empty() {
+        let go_on = sessions.filter_map(|kept| {
+            if kept.bases.is_empty() {
                 // Nobody has welcomed it: it comes as if for the first time.
+                let mut client = kept.client;
                 client.memory = None;
                 return hands_over.then_some(client);
             }
-            let fault = server.clients.get(&client.session)?.fault.as_ref();
-            let is_innocent = fault.is_none_or(|fault| fault.guilt == Guilt::Innocent);
-            let memory = client.memory.take()?;
-            let memory = memory.taken_over(bases, hands_over && is_innocent)?;
-            client.memory = Some(memory);
-            Some(client)
+            server.taken_over(kept, hands_over)
         });
         go_on.collect()
+    }
+
+    /// A server's process ends now, and its sessions stay as they are: one that stands by prepares them meanwhile. Whoever is in a
+    /// group waits, since that counts what both have.
+    pub(super) fn server_hands_over(&mut self, id: ServerId) {
+        self.must_end(id);
+        let Some(server) = self.registry.servers.get(&id) else {
+            return;
+        };
+        let (pid, key, uid) = (server.pid(), server.key.clone(), server.uid);
+        let settings = server.settings.clone();
+        let next = self.standby_for(&key, uid);
+        let Some(next) = next.filter(|_| server.state == State::Active && !self.is_quitting())
+        else {
+            return;
+        };
+        let can_be_prepared = |kept: &KeptSession| {
+            let KeptSession { client, bases } = kept;
+            let is_bound = client.group.is_some() || client.partition.is_some();
+            !bases.is_empty() && !is_bound && self.ending_server(client.former).is_none()
+        };
+        let kept = server.kept.iter();
+        let sessions: Vec<u64> = kept
+            .filter(|(_, kept)| can_be_prepared(kept))
+            .map(|(&session, _)| session)
+            .collect();
+        let Some(server) = self.registry.servers.get_mut(&id) else {
+            return;
+        };
+        server.state = State::HandingOver;
+        let mut waiting = VecDeque::new();
+        for session in sessions {
+            let kept = server.kept.remove(&session);
+            if let Some(mut client) = kept.and_then(|kept| server.taken_over(kept, true)) {
+                client.former = Some(id);
+                server.clients.remove(&session);
+                waiting.push_back(client);
+            }
+        }
+        let sessions: BTreeSet<u64> = waiting.iter().map(|client| client.session).collect();
+        waiting.append(&mut server.waiting);
+        self.log(&format!(
+            "Server {pid} hands {} clients over",
+            sessions.len()
+        ));
+        self.handovers
+            .begin((pid, Since::HandingOver), sessions, Instant::now());
+        self.take_place((next, Since::HandingOver), key, settings, waiting);
+    }
+
+    /// A former server, if there is one whose process has not ended yet.
+    pub(crate) fn ending_server(&self, former: Option<ServerId>) -> Option<ServerId> {
+        former.filter(|id| self.registry.servers.contains_key(id))
+    }
+
+    /// A server's process has ended: sessions go on that others have prepared.
+    pub(super) fn let_prepared_go_on(&mut self, former: ServerId) {
+        for server in self.registry.servers.values_mut() {
+            if server.formers.remove(&former) {
+                server.ended_formers.push(former);
+                server.say_who_ended();
+            }
+        }
     }
 
     /// A server was handed a session. Says so if it was the last one of a server that has ended.

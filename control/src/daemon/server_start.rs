@@ -13,6 +13,7 @@ use super::Daemon;
 use super::epoll_token::EpollToken;
 use super::error::StartServerError;
 use crate::log::Role;
+use crate::servers::handovers::Since;
 use crate::servers::limits::ServerLimits;
 use crate::servers::placement::{Requester, ServerKey, server_for};
 use crate::servers::process;
@@ -154,6 +155,8 @@ impl Daemon {
                 kept: std::collections::BTreeMap::new(),
                 last_serial: 0,
                 takeovers: Takeovers::default(),
+                formers: std::collections::BTreeSet::new(),
+                ended_formers: Vec::new(),
                 slot,
                 underlay,
                 still: std::collections::BTreeMap::new(),
@@ -185,7 +188,7 @@ impl Daemon {
         if let Some(id) = self.standby_for(&key, uid)
             && !self.is_quitting()
         {
-            return self.take_place(id, key, settings, waiting);
+            return self.take_place((id, Since::Ended), key, settings, waiting);
         }
         let attempts = self.attempts.get(&key).copied().unwrap_or(0);
         let started = if attempts < MAX_ATTEMPTS && !self.is_quitting() {

@@ -19,6 +19,7 @@ use crate::commands::Awaited;
 use crate::log::Role;
 use crate::log::events::{of_client, of_server};
 use crate::servers::faults::Fault;
+use crate::servers::handovers::Since;
 use crate::servers::kept_session::KeptChunk;
 use crate::servers::limits::{as_given, device_named};
 use crate::servers::placement::ServerKey;
@@ -243,6 +244,7 @@ impl Daemon {
                 });
                 self.event("client.taken_over", about, more);
             }
+            Packet::HandsOver => self.server_hands_over(id),
             Packet::Lost { code } => {
                 server.state = State::Fault;
                 let waiting = std::mem::take(&mut server.waiting);
@@ -338,7 +340,7 @@ impl Daemon {
     }
 
     /// A server has no more to say: its process is about to end, or cannot.
-    fn must_end(&mut self, id: ServerId) {
+    pub(super) fn must_end(&mut self, id: ServerId) {
         if let Some(server) = self.registry.servers.get_mut(&id) {
             let soon = Instant::now() + SILENT;
             server.deadline = Some(server.deadline.map_or(soon, |one| one.min(soon)));
@@ -418,6 +420,7 @@ impl Daemon {
         let Some(mut server) = self.registry.servers.remove(&id) else {
             return;
         };
+        self.let_prepared_go_on(id);
         self.unwatch(&server.connection);
         self.unwatch(&server.pidfd);
         self.server_left_groups(id, server.slot);
@@ -445,12 +448,8 @@ impl Daemon {
         self.event("server.exited", about, json!({ "why": how }));
         let mut waiting = self.sessions_to_take_over(&mut server, hands_over);
         let sessions = waiting.iter().map(|client| client.session).collect();
-        self.handovers.begin(pid, sessions, Instant::now());
-        for client in &mut waiting {
-            if let Some(former) = server.clients.get(&client.session) {
-                client.takeovers = former.takeovers;
-            }
-        }
+        self.handovers
+            .begin((pid, Since::Ended), sessions, Instant::now());
         if !waiting.is_empty() {
             self.log(&format!(
                 "Another server takes over {} of the {} clients of server {pid}",

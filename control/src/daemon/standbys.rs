@@ -14,6 +14,7 @@ use serde_json::json;
 
 use super::Daemon;
 use crate::log::events::of_server;
+use crate::servers::handovers::Since;
 use crate::servers::limits::ServerLimits;
 use crate::servers::placement::ServerKey;
 use crate::servers::registry::{Server, ServerId, State, WaitingClient};
@@ -125,7 +126,7 @@ impl Daemon {
     /// Makes a standby the server of an executor, for the clients that wait for that.
     pub(super) fn take_place(
         &mut self,
-        id: ServerId,
+        (id, since): (ServerId, Since),
         key: ServerKey,
         settings: ServerLimits,
         waiting: VecDeque<WaitingClient>,
@@ -146,8 +147,12 @@ impl Daemon {
         } else {
             ", and is not ready yet"
         };
+        let former = match since {
+            Since::Ended => "has ended",
+            Since::HandingOver => "ends now",
+        };
         self.log(&format!(
-            "Server {pid}, which stood by, takes the place of one that has ended{how}"
+            "Server {pid}, which stood by, takes the place of one that {former}{how}"
         ));
         self.event("server.takes_place", about, json!({ "ready": is_ready }));
         if is_ready {

@@ -8,11 +8,21 @@ use std::time::{Duration, Instant};
 /// How long one is remembered: of sessions that have come to nothing meanwhile nobody tells.
 const KEPT_FOR: Duration = Duration::from_secs(60);
 
-/// Sessions of a server that has ended.
+/// What it is from which the time counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Since {
+    /// The end of the server's process.
+    Ended,
+    /// That it said that it ends now.
+    HandingOver,
+}
+
+/// Sessions of a server that has ended, or does so now.
 #[derive(Debug)]
 struct Handover {
-    /// The process id of the server that has ended.
+    /// The process id of that server.
     former: u32,
+    what: Since,
     /// When that was heard of.
     since: Instant,
     /// How many sessions there are.
@@ -24,8 +34,10 @@ struct Handover {
 /// Something that the last of such sessions has come to.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Reached {
-    /// The process id of the server that has ended.
+    /// The process id of the server that had them.
     pub(crate) former: u32,
+    /// From when on.
+    pub(crate) what: Since,
     /// How many sessions there are.
     pub(crate) count: usize,
     /// How long it took.
@@ -36,13 +48,18 @@ impl std::fmt::Display for Reached {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self {
             former,
+            what,
             count,
             after,
         } = self;
         let milliseconds = after.as_secs_f64() * 1e3;
+        let what = match what {
+            Since::Ended => "the end of that",
+            Since::HandingOver => "it said that it ends",
+        };
         write!(
             f,
-            "the last of {count} clients of server {former}, {milliseconds:.1} ms after the end of that"
+            "the last of {count} clients of server {former}, {milliseconds:.1} ms after {what}"
         )
     }
 }
@@ -52,13 +69,19 @@ impl std::fmt::Display for Reached {
 pub(crate) struct Handovers(Vec<Handover>);
 
 impl Handovers {
-    /// A server has ended, and another one is to have these sessions.
-    pub(crate) fn begin(&mut self, former: u32, sessions: BTreeSet<u64>, now: Instant) {
+    /// A server has ended, or does so now, and another one is to have these sessions.
+    pub(crate) fn begin(
+        &mut self,
+        (former, what): (u32, Since),
+        sessions: BTreeSet<u64>,
+        now: Instant,
+    ) {
         self.0
             .retain(|handover| now.duration_since(handover.since) < KEPT_FOR);
         if !sessions.is_empty() {
             self.0.push(Handover {
                 former,
+                what,
                 since: now,
                 count: sessions.len(),
                 unsent: sessions.clone(),
@@ -88,6 +111,7 @@ impl Handover {
     fn reached(&self, now: Instant) -> Reached {
         Reached {
             former: self.former,
+            what: self.what,
             count: self.count,
             after: now.duration_since(self.since),
         }
@@ -103,11 +127,12 @@ mod tests {
         let now = Instant::now();
         let later = now + Duration::from_millis(7);
         let mut handovers = Handovers::default();
-        handovers.begin(50, BTreeSet::from([1, 2]), now);
-        handovers.begin(60, BTreeSet::from([3]), now);
+        handovers.begin((50, Since::Ended), BTreeSet::from([1, 2]), now);
+        handovers.begin((60, Since::Ended), BTreeSet::from([3]), now);
         let reached = |former, count| {
             Some(Reached {
                 former,
+                what: Since::Ended,
                 count,
                 after: later - now,
             })
@@ -119,8 +144,8 @@ mod tests {
         assert_eq!(handovers.welcomed(1, later), None);
         assert_eq!(handovers.welcomed(2, later), reached(50, 2));
         assert_eq!(handovers.welcomed(2, later), None, "once");
-        handovers.begin(70, BTreeSet::from([4]), now);
-        handovers.begin(80, BTreeSet::new(), now + KEPT_FOR);
+        handovers.begin((70, Since::Ended), BTreeSet::from([4]), now);
+        handovers.begin((80, Since::HandingOver), BTreeSet::new(), now + KEPT_FOR);
         assert_eq!(handovers.welcomed(4, later), None, "forgotten");
     }
 }

@@ -2,13 +2,15 @@
 //!
 //! Kept by the daemon and read by commands. Must not speak to a server, nor end one.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::fd::OwnedFd;
 use std::process::Child;
 use std::time::Instant;
 
 use daemon_interface::group_usage;
-use protocol::control_messages::{ClientFields, DeviceAccount, Hello, ListedDevice, Takeovers};
+use protocol::control_messages::{
+    ClientFields, DeviceAccount, Guilt, Hello, ListedDevice, Packet, Takeovers,
+};
 use transport::socket::{Connection, Peer};
 
 use crate::container::Container;
@@ -31,6 +33,8 @@ pub enum State {
     Initializing,
     /// It takes clients.
     Active,
+    /// It lost a device, and its process ends now. Its clients go on at another server.
+    HandingOver,
     /// It lost a device, and ends when its clients have left. Others get another server.
     Fault,
     /// It was told to end.
@@ -62,6 +66,8 @@ pub struct WaitingClient {
     pub memory: Option<KeptMemory>,
     /// How often its session was taken over.
     pub takeovers: Takeovers,
+    /// The server that had it before, whose process may not have ended when the next one gets it.
+    pub former: Option<ServerId>,
 }
 
 impl WaitingClient {
@@ -165,6 +171,10 @@ pub struct Server {
     pub still: BTreeMap<u32, u64>,
     /// What it has taken over.
     pub takeovers: Takeovers,
+    /// Servers whose end it waits for before sessions go on that it has prepared.
+    pub formers: BTreeSet<ServerId>,
+    /// Those of them that have ended, which it has not been told yet.
+    pub ended_formers: Vec<ServerId>,
 }
 
 impl Server {
@@ -179,6 +189,31 @@ impl Server {
         if let Some(kept) = self.kept.remove(&session) {
             kept.client.connection.close_own_end();
         }
+    }
+
+    /// A session of its that was welcomed, for the server that goes on with it. `None` if that cannot be. If it hands its sessions over,
+    /// whoever is not guilty of that can go over as often as it happens.
+    #[must_use]
+    pub fn taken_over(&self, kept: KeptSession, hands_over: bool) -> Option<WaitingClient> {
+        let KeptSession { mut client, bases } = kept;
+        let known = self.clients.get(&client.session)?;
+        let fault = known.fault.as_ref();
+        let is_innocent = fault.is_none_or(|fault| fault.guilt == Guilt::Innocent);
+        let memory = client.memory.take()?;
+        let memory = memory.taken_over(bases, hands_over && is_innocent)?;
+        client.memory = Some(memory);
+        client.takeovers = known.takeovers;
+        Some(client)
+    }
+
+    /// Tells it which of its sessions' former servers have ended. What its socket does not take now it is told later.
+    pub fn say_who_ended(&mut self) {
+        let connection = &self.connection;
+        self.ended_formers.retain(|&former| {
+            let packet = Packet::FormerEnded { former };
+            let sent = connection.try_send(&packet.encode(), &[]);
+            sent.is_err_and(|error| error.would_wait())
+        });
     }
 
     /// The memory of a session that another server can take over.

@@ -105,12 +105,29 @@ impl NvidiaClient {
             reply.extend(variable.base.to_le_bytes());
             self.memory.add_variable(variable, device);
         }
+        let are_written = code.observer().has_variables();
         for &(own, drivers) in module.constants() {
             self.memory.add_twin_constant(own, drivers);
+            if are_written {
+                self.inherited_constants.push((device, own, drivers));
+            }
         }
         let addresses = module.variables().len() as u64;
         self.modules.insert(request.module, Arc::new(module));
+        if self.former_has_ended {
+            self.read_inherited_constants()?;
+        }
         Ok(operations::ModuleLoadReply { addresses })
+    }
+
+    /// Has code read of constants what a former process has left in the client's memory, before the client's later work.
+    ///
+    /// # Errors
+    /// The driver's status.
+    pub(super) fn read_inherited_constants(&mut self) -> Result<(), CUresult> {
+        let mut constants = self.inherited_constants.drain(..);
+        constants
+            .try_for_each(|(device, own, drivers)| self.memory.copy_constant(device, drivers, own))
     }
 
     /// Has a module say what its kernels may reach now, if its client is fenced.

@@ -64,6 +64,10 @@ pub(crate) struct NvidiaClient {
     images: HashMap<u64, Arc<ClientImage>>,
     /// Its device memory is to outlive this process.
     is_kept: bool,
+    /// The process has ended that had its memory before, if one had.
+    former_has_ended: bool,
+    /// Constants whose values such a process has left, which code has not been given yet: the device, the client's and the driver's.
+    inherited_constants: Vec<(usize, Window, u64)>,
     /// What it may bring to the images that are kept.
     warm_share: Arc<WarmShare>,
     runs: Runs<GraphRun>,
@@ -144,6 +148,8 @@ impl NvidiaClient {
             server_memory,
             images: HashMap::new(),
             is_kept,
+            former_has_ended: false,
+            inherited_constants: Vec::new(),
             warm_share: shared.images.share(),
             arrays: HashMap::new(),
             textures: HashMap::new(),
@@ -163,6 +169,17 @@ impl Client for NvidiaClient {
 
     fn recommit(&mut self, range: Window) -> Result<bool, CUresult> {
         self.memory.recommit(range)
+    }
+
+    fn former_ended(&mut self) -> Result<(), CUresult> {
+        self.former_has_ended = true;
+        self.read_inherited_constants()
+    }
+
+    fn make_ready(&mut self) -> bool {
+        let late = self.modules.values().find(|module| !module.is_loaded());
+        // Where it fails, whoever needs it is told.
+        late.is_some_and(|module| module.load().is_ok())
     }
 
     fn decommit(&mut self, range: Window) {

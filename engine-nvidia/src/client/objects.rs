@@ -83,6 +83,10 @@ impl NvidiaClient {
         request: &operations::Launch,
         data: &[u8],
     ) -> Result<Launch, CUresult> {
+        if !module.is_loaded() {
+            // As for local memory.
+            self.client_streams.stop_polling();
+        }
         let mut launch = Launch::new(module, request, data)?;
         let device = module.context().device();
         let local = module.local_bytes(request.kernel);

@@ -4,12 +4,14 @@
 //! Called by clients that load one. Must not know contexts of clients.
 
 use parking_lot::Mutex;
+use std::borrow::Borrow;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::hash::{BuildHasher, Hash, Hasher, RandomState};
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::SyncSender;
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, LazyLock, OnceLock, Weak};
 
 use cuda_abi::CUresult;
 use engine::Charge;
@@ -24,12 +26,101 @@ use crate::code::warm_set::{Seen, WarmPlace, WarmSet, WarmShare};
 use crate::device::{Device, Turn};
 
 /// What an image is known by. Who is fenced has other code of it than who is not.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug)]
 pub(crate) struct Content {
     /// As it was sent, with its padding.
     pub(crate) bytes: Arc<[u8]>,
     /// Whether it is for fenced clients.
     pub(crate) fenced: bool,
+    /// Of both, found out once: images are long, and who looks for one among all has them locked.
+    hash: u64,
+}
+
+impl Content {
+    /// Of an image as it was sent.
+    pub(crate) fn new(image: &[u8], fenced: bool) -> Self {
+        Self::of(&Sought::new(image, fenced))
+    }
+
+    fn of(sought: &Sought<'_>) -> Self {
+        Self {
+            bytes: link::padded(sought.image).into(),
+            fenced: sought.fenced,
+            hash: sought.hash,
+        }
+    }
+}
+
+/// An image as it was sent, to be looked for without a copy of it.
+struct Sought<'a> {
+    image: &'a [u8],
+    fenced: bool,
+    hash: u64,
+}
+
+impl<'a> Sought<'a> {
+    fn new(image: &'a [u8], fenced: bool) -> Self {
+        // Keys that no client knows.
+        static KEYS: LazyLock<RandomState> = LazyLock::new(RandomState::new);
+        let hash = KEYS.hash_one((image, fenced));
+        Self {
+            image,
+            fenced,
+            hash,
+        }
+    }
+}
+
+/// What images are found by.
+trait Key {
+    /// The hash of the others, whether it is for fenced clients, and the image as it was sent.
+    fn parts(&self) -> (u64, bool, &[u8]);
+}
+
+impl Key for Content {
+    fn parts(&self) -> (u64, bool, &[u8]) {
+        (self.hash, self.fenced, link::without_padding(&self.bytes))
+    }
+}
+
+impl Key for Sought<'_> {
+    fn parts(&self) -> (u64, bool, &[u8]) {
+        (self.hash, self.fenced, self.image)
+    }
+}
+
+impl PartialEq for dyn Key + '_ {
+    fn eq(&self, other: &Self) -> bool {
+        self.parts() == other.parts()
+    }
+}
+
+impl Eq for dyn Key + '_ {}
+
+impl Hash for dyn Key + '_ {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_u64(self.parts().0);
+    }
+}
+
+impl<'a> Borrow<dyn Key + 'a> for Content {
+    fn borrow(&self) -> &(dyn Key + 'a) {
+        self
+    }
+}
+
+impl PartialEq for Content {
+    fn eq(&self, other: &Self) -> bool {
+        self.parts() == other.parts()
+    }
+}
+
+impl Eq for Content {}
+
+impl Hash for Content {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_u64(self.hash);
+    }
 }
 
 /// All images.
@@ -42,6 +133,8 @@ pub(crate) struct Images {
 pub(crate) struct KnownImages {
     room: Arc<CodeRoom>,
     state: Mutex<State>,
+    /// Images that the driver is about to load.
+    coming: Mutex<HashMap<Content, Weak<Mutex<()>>>>,
     /// Who keeps files and loads ahead, if anybody does.
     ahead: OnceLock<SyncSender<Task>>,
     has_had_clients: AtomicBool,
@@ -124,6 +217,7 @@ impl Images {
             known: Arc::new(KnownImages {
                 room,
                 state: Mutex::new(state),
+                coming: Mutex::default(),
                 ahead: OnceLock::new(),
                 has_had_clients: AtomicBool::new(false),
             }),
@@ -148,15 +242,19 @@ impl Images {
         fenced: bool,
         (charge, share): (Charge, &Arc<WarmShare>),
     ) -> Result<Arc<ClientImage>, Refused> {
-        let content = Content {
-            bytes: link::padded(bytes).into(),
-            fenced,
-        };
+        let sought = Sought::new(bytes, fenced);
         let mut charge = Some(charge);
+        if let Some(image) = self.known.give(&sought, &mut charge, share) {
+            return Ok(image);
+        }
+        let content = Content::of(&sought);
+        // Not under the lock of all: compiling takes long. Whoever comes meanwhile with the same, as all clients do that another
+        // server takes over, waits for what comes of it.
+        let turn = self.known.turn(&content);
+        let _one = turn.lock();
         if let Some(image) = self.known.give(&content, &mut charge, share) {
             return Ok(image);
         }
-        // Not under the lock: compiling takes long. Two that come at once both compile.
         let prepared = Prepared::new(device, &content, bytes.len(), Turn::Wait)?;
         let image = prepared.load(device, &self.known.room, Turn::Wait)?;
         Ok(self.known.add(content, image, &mut charge, share))
@@ -183,10 +281,22 @@ impl KnownImages {
         self.has_had_clients.load(Ordering::Relaxed)
     }
 
+    /// What one client at a time has locked that has the driver load an image.
+    fn turn(&self, content: &Content) -> Arc<Mutex<()>> {
+        let mut coming = self.coming.lock();
+        coming.retain(|_, turn| turn.strong_count() > 0);
+        if let Some(turn) = coming.get(content).and_then(Weak::upgrade) {
+            return turn;
+        }
+        let turn = Arc::default();
+        coming.insert(content.clone(), Arc::downgrade(&turn));
+        turn
+    }
+
     /// The image with this content, for one more client, if it is there.
     fn give(
         self: &Arc<Self>,
-        content: &Content,
+        content: &dyn Key,
         charge: &mut Option<Charge>,
         share: &Arc<WarmShare>,
     ) -> Option<Arc<ClientImage>> {
@@ -198,7 +308,7 @@ impl KnownImages {
             if known.seen == Seen::Once && share.try_take(Seen::Again, known.bytes()) {
                 known.seen = Seen::Again;
                 known.is_to_stay = true;
-                self.tell(Task::Keep(content.clone(), Seen::Again));
+                self.tell(Task::Keep(known.content.clone(), Seen::Again));
             }
         }
         if let Some(place) = known.place.take() {

@@ -283,10 +283,7 @@ impl Thread {
             ));
             return None;
         };
-        let content = Content {
-            bytes: link::padded(&image).into(),
-            fenced: false,
-        };
+        let content = Content::new(&image, false);
         if !images.wants(&content, file.seen) {
             return None;
         }

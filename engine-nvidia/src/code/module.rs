@@ -4,6 +4,7 @@
 //! kept by launches as long as they run. Must not know streams.
 
 use parking_lot::Mutex;
+use std::ffi::{CStr, CString};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -28,7 +29,10 @@ use crate::sync::Handle;
 pub(crate) struct Module {
     context: Arc<Context>,
     image: Arc<ClientImage>,
-    loaded: Arc<Loaded>,
+    /// The driver's.
+    loaded: OnceLock<Arc<Loaded>>,
+    /// If that is loaded when it is first needed, the block of its variables until then. Locked by who loads it.
+    late: Mutex<Option<u64>>,
     /// Other clients' modules may have the same `loaded`.
     shared: bool,
     /// Attributes that were set: kernel, attribute, value.
@@ -85,9 +89,20 @@ impl Module {
             true => OwnVariables::place(context, &image, observer)?,
             false => None,
         };
+        let are_written = observer.has_variables();
+        if let Some(own) = &own
+            && are_written
+            && can_be_late(&image, own)
+        {
+            // Another server had it: its client is not to wait for code that it may not use soon, or ever.
+            let (base, variables) = (own.base(), own.windows().collect());
+            return Ok(Self::of(context, image.clone(), Err(base), code, variables));
+        }
+        let file = own.as_ref().map(OwnVariables::file).transpose()?;
+        let file = file.as_deref().unwrap_or_default();
         let loaded = match &own {
             Some(own) if own.has_addresses() => {
-                let loaded = own.load(context)?;
+                let loaded = own.load(context, file)?;
                 image.count_spares();
                 loaded
             }
@@ -100,7 +115,7 @@ impl Module {
         let mut constants = Vec::new();
         if let Some(own) = &own {
             variables.extend(own.windows());
-            constants = own.set(context, &loaded, memory, observer.has_variables())?;
+            constants = own.set(context, (&loaded, file), memory, are_written)?;
         }
         for placed in image.variables() {
             variables.push(match placed {
@@ -129,7 +144,7 @@ impl Module {
             }
             None => None,
         };
-        let mut module = Self::of(context, image, loaded, code, variables);
+        let mut module = Self::of(context, image.clone(), Ok(loaded), code, variables);
         (module.ring, module.fence) = (ring, fence);
         module.constants = constants;
         Ok(module)
@@ -144,20 +159,22 @@ impl Module {
         let image = Arc::clone(&self.image);
         let code = own_code(&self.context, &image, client)?;
         let loaded = image.instantiate_alone(self.context.device())?;
-        let apart = Self::of(&self.context, image, loaded, Some(code), Vec::new());
+        let apart = Self::of(&self.context, image, Ok(loaded), Some(code), Vec::new());
         for &(kernel, attribute, value) in &*self.attributes.lock() {
             apart.set(kernel, attribute, value)?;
         }
         Ok(apart)
     }
 
+    /// One with the driver's module, or the block of its variables, for which that is loaded later.
     fn of(
         context: &Arc<Context>,
         image: Arc<ClientImage>,
-        loaded: Arc<Loaded>,
+        loaded: Result<Arc<Loaded>, u64>,
         code: Option<CodeCharge>,
         variables: Vec<Window>,
     ) -> Self {
+        let late = loaded.as_ref().err().copied();
         Self {
             context: Arc::clone(context),
             functions: image
@@ -171,7 +188,8 @@ impl Module {
                 .map(|_| AtomicBool::default())
                 .collect(),
             image,
-            loaded,
+            loaded: loaded.map(OnceLock::from).unwrap_or_default(),
+            late: Mutex::new(late),
             shared: code.is_none(),
             attributes: Mutex::default(),
             variables,
@@ -221,23 +239,62 @@ impl Module {
         &self.constants
     }
 
+    /// Whether the driver has it.
+    pub(crate) fn is_loaded(&self) -> bool {
+        self.loaded.get().is_some()
+    }
+
+    /// Has the driver load it, if it has not yet.
+    ///
+    /// # Errors
+    /// As [`Module::loaded`].
+    pub(crate) fn load(&self) -> Result<(), CUresult> {
+        self.loaded().map(drop)
+    }
+
+    /// The driver's module, which is loaded now if it is not yet.
+    ///
+    /// # Errors
+    /// Why it is not; whoever needs it next tries again.
+    fn loaded(&self) -> Result<&Arc<Loaded>, CUresult> {
+        if let Some(loaded) = self.loaded.get() {
+            return Ok(loaded);
+        }
+        let mut late = self.late.lock();
+        if let Some(base) = *late {
+            let invalid = CUresult::ERROR_INVALID_IMAGE;
+            let own = OwnVariables::at(&self.image, base).ok_or(invalid)?;
+            let loaded = own.load(&self.context, &own.file()?)?;
+            self.image.count_spares();
+            for &(kernel, attribute, value) in &*self.attributes.lock() {
+                self.set_in_driver(&loaded, (kernel, attribute, value))?;
+            }
+            // Nobody else sets it.
+            let _ = self.loaded.set(loaded);
+            *late = None;
+        }
+        self.loaded.get().ok_or(CUresult::ERROR_UNKNOWN)
+    }
+
     /// A kernel's function.
     ///
     /// # Errors
-    /// CUDA_ERROR_INVALID_HANDLE if there is no kernel of this number.
+    /// CUDA_ERROR_INVALID_HANDLE if there is no kernel of this number; as [`Module::loaded`].
     pub(crate) fn function(&self, kernel: u32) -> Result<Handle<CUfunction>, CUresult> {
         let invalid = CUresult::ERROR_INVALID_HANDLE;
         let cell = self.functions.get(kernel as usize).ok_or(invalid)?;
         if let Some(function) = cell.get() {
             return Ok(*function);
         }
-        let name = self
-            .image
-            .kernel_names()
-            .get(kernel as usize)
-            .ok_or(invalid)?;
-        let function = self.loaded.function(name)?;
+        let function = self.loaded()?.function(self.name(kernel)?)?;
         Ok(*cell.get_or_init(|| function))
+    }
+
+    /// A kernel's name for the driver.
+    fn name(&self, kernel: u32) -> Result<&CStr, CUresult> {
+        let name = self.image.kernel_names().get(kernel as usize);
+        name.map(CString::as_c_str)
+            .ok_or(CUresult::ERROR_INVALID_HANDLE)
     }
 
     /// Bytes of local memory that each thread of a kernel needs.
@@ -298,12 +355,29 @@ impl Module {
         attribute: CUfunction_attribute,
         value: i32,
     ) -> Result<(), CUresult> {
-        let function = self.function(kernel)?;
+        match self.loaded.get() {
+            Some(loaded) => self.set_in_driver(loaded, (kernel, attribute, value))?,
+            // When it is loaded.
+            None => drop(self.name(kernel)?),
+        }
+        let mut attributes = self.attributes.lock();
+        attributes.retain(|&(of, which, _)| (of, which) != (kernel, attribute));
+        attributes.push((kernel, attribute, value));
+        Ok(())
+    }
+
+    /// Has the driver set an attribute of a kernel.
+    fn set_in_driver(
+        &self,
+        loaded: &Loaded,
+        (kernel, attribute, value): (u32, CUfunction_attribute, i32),
+    ) -> Result<(), CUresult> {
+        let function = loaded.function(self.name(kernel)?)?;
         let device = self.context.device();
         if !self.shared {
-            self.loaded.will_set(function, attribute)?;
+            loaded.will_set(function, attribute)?;
         }
-        let mut most = self.loaded.most_shared();
+        let mut most = loaded.most_shared();
         // What is no size is for the driver to refuse.
         let raised = if self.shared && value >= 0 {
             value.max(most.get(&kernel).copied().unwrap_or(value))
@@ -319,10 +393,6 @@ impl Module {
         if attribute == CUfunction_attribute::MAX_DYNAMIC_SHARED_SIZE_BYTES {
             most.insert(kernel, raised);
         }
-        drop(most);
-        let mut attributes = self.attributes.lock();
-        attributes.retain(|&(of, which, _)| (of, which) != (kernel, attribute));
-        attributes.push((kernel, attribute, value));
         Ok(())
     }
 }
@@ -330,10 +400,21 @@ impl Module {
 impl Drop for Module {
     fn drop(&mut self) {
         // Whoever had it waited for the work that used it.
-        if !self.shared {
-            self.image.give_back(&self.loaded);
+        if let Some(loaded) = self.loaded.get().filter(|_| !self.shared) {
+            self.image.give_back(loaded);
         }
     }
+}
+
+/// Whether a module whose variables another server has written is loaded when it is first needed: nothing has to be read of the
+/// driver's, and nothing of it is set.
+fn can_be_late(image: &ClientImage, own: &OwnVariables<'_>) -> bool {
+    let mut variables = image.variables().iter();
+    own.has_addresses()
+        && !own.has_constants()
+        && variables.all(|placed| matches!(placed, Placed::ByDriver(_)))
+        && !image.prints()
+        && image.checked().is_none()
 }
 
 /// Counts the code of a module that is one client's only.

@@ -21,11 +21,10 @@ const ALIGNED: u64 = 256;
 
 /// See the module.
 pub(crate) struct OwnVariables<'a> {
+    image: &'a Image,
     moved: &'a MovedVariables,
     /// The block.
     base: u64,
-    /// The image's machine code for a block there.
-    file: Vec<u8>,
 }
 
 /// A constant in the client's memory, and where the driver has the one that code reads.
@@ -35,7 +34,7 @@ impl<'a> OwnVariables<'a> {
     /// Takes a block for the variables of a module of an image. `None` if they cannot lie there.
     ///
     /// # Errors
-    /// CUDA_ERROR_OUT_OF_MEMORY; CUDA_ERROR_INVALID_IMAGE for a file whose sections overlap.
+    /// CUDA_ERROR_OUT_OF_MEMORY.
     pub(crate) fn place(
         context: &Context,
         image: &'a Image,
@@ -46,19 +45,44 @@ impl<'a> OwnVariables<'a> {
         };
         let size = (moved.bytes(), moved.alignment());
         let base = variable_memory(context, observer, size, false)?;
-        let file = moved.file_at(image.code(), base);
-        // The driver follows its tables.
-        symbols::variables(&file)?;
-        Ok(Some(Self { moved, base, file }))
+        Ok(Some(Self { image, moved, base }))
     }
 
-    /// The driver's module for a block there.
+    /// The variables of a module of an image in a block that was taken for them. `None` if they cannot lie there.
+    pub(crate) fn at(image: &'a Image, base: u64) -> Option<Self> {
+        let (moved, _) = image.moved()?;
+        Some(Self { image, moved, base })
+    }
+
+    /// The block.
+    pub(crate) fn base(&self) -> u64 {
+        self.base
+    }
+
+    /// Whether there are any of which there are two.
+    pub(crate) fn has_constants(&self) -> bool {
+        let mut variables = self.moved.variables().iter();
+        variables.any(|variable| variable.is_constant)
+    }
+
+    /// The image's machine code for that block.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_IMAGE for a file whose sections overlap.
+    pub(crate) fn file(&self) -> Result<Vec<u8>, CUresult> {
+        let file = self.moved.file_at(self.image.code(), self.base);
+        // The driver follows its tables.
+        symbols::variables(&file)?;
+        Ok(file)
+    }
+
+    /// The driver's module of that file.
     ///
     /// # Errors
     /// The driver's status.
-    pub(crate) fn load(&self, context: &Context) -> Result<Arc<Loaded>, CUresult> {
+    pub(crate) fn load(&self, context: &Context, file: &[u8]) -> Result<Arc<Loaded>, CUresult> {
         let request = LoadRequest {
-            code: &self.file,
+            code: file,
             variables: None,
             turn: Turn::Wait,
         };
@@ -79,14 +103,15 @@ impl<'a> OwnVariables<'a> {
         })
     }
 
-    /// Gives them their values, before the client's later work. `are_written`: they are in the block.
+    /// Gives them their values, before the client's later work, unless these `are_written` in the block. Those of which there are two
+    /// the caller makes the same then.
     ///
     /// # Errors
     /// The driver's status.
     pub(crate) fn set(
         &self,
         context: &Context,
-        loaded: &Loaded,
+        (loaded, file): (&Loaded, &[u8]),
         memory: &mut ClientAddressSpace,
         are_written: bool,
     ) -> Result<Vec<TwinConstant>, CUresult> {
@@ -96,7 +121,7 @@ impl<'a> OwnVariables<'a> {
             let base = self.base + section.offset;
             match &section.contents {
                 Some(contents) => {
-                    let values = self.file.get(contents.clone());
+                    let values = file.get(contents.clone());
                     let values = values.ok_or(CUresult::ERROR_INVALID_IMAGE)?;
                     memory.set(device, base, values)?;
                 }
@@ -114,9 +139,6 @@ impl<'a> OwnVariables<'a> {
             let (drivers, bytes) = loaded.variable(&variable.c_name)?;
             if bytes != own.bytes {
                 return Err(CUresult::ERROR_INVALID_IMAGE);
-            }
-            if are_written {
-                memory.copy_constant(device, drivers, own)?;
             }
             twins.push((own, drivers));
         }

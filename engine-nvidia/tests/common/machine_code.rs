@@ -104,3 +104,10 @@ pub fn word_of(address: u64) -> u32 {
     // SAFETY: the fake's device memory is this process', and the module is there.
     unsafe { std::ptr::with_exposed_provenance::<u32>(address as usize).read_volatile() }
 }
+
+/// Writes a word, as another process may that has the memory.
+pub fn set_word(address: u64, value: u32) {
+    let word = std::ptr::with_exposed_provenance_mut::<u32>(address as usize);
+    // SAFETY: the fake's device memory is this process', and the module is there.
+    unsafe { word.write_volatile(value) }
+}

@@ -11,6 +11,7 @@
  *   THREADS      that a multiprocessor can have, more than a thousand unless it says so;
  *   SPINNING     1 if kernels spin from the beginning;
  *   HELD         a file: while it is there, kernels that spin do not end, and when it is gone they do;
+ *   STALLED      a file: while it is there, copies wait, and what is behind them;
  *   DEATH        a file: once it is there, the device is dead of 700, if it says a process's number for that one;
  *   TOTAL        bytes of memory that there are said to be;
  *   OTHERS       bytes of it that other processes have;
@@ -151,7 +152,14 @@ static int spins(void) {
 #endif
     return spinning;
 }
-static int waits(struct op *o) { return o->kind == 8 && ((struct semaphore *)o->data)->value < o->from; }
+static int stalled(struct op *o) {
+#ifdef STALLED
+    return !o->kind && !access(STALLED, F_OK);
+#else
+    return 0;
+#endif
+}
+static int waits(struct op *o) { return stalled(o) ||  o->kind == 8 && ((struct semaphore *)o->data)->value < o->from; }
 static void drain(struct stream *s) {
     while (!held && !sticky && s->first && !(s->first->kind == 5 && !ending && spins()) && !waits(s->first)) {
         struct op *o = s->first;
@@ -370,7 +378,7 @@ static int has_died(void) {
 }
 #endif
 R cuStreamQuery(struct stream *s) {
-#ifdef HELD
+#if defined(HELD) || defined(STALLED)
     pthread_mutex_lock(&big);
     drain_all();
     pthread_mutex_unlock(&big);

@@ -114,6 +114,9 @@ message! {
         /// Where its windows lay in its former server, as [`Packet::Attached`](super::Packet::Attached) said; none of a new
         /// session.
         pub bases: Vec<u64>,
+        /// The number of its former server if the process of that has not ended yet: nothing is done to the session's memory until
+        /// [`Packet::FormerEnded`](super::Packet::FormerEnded) has come.
+        pub former: Option<u64>,
     }
 }
 

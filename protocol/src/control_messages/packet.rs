@@ -204,6 +204,14 @@ alternatives! {
             /// Where it was mapped.
             base: u64,
         } = 27,
+        /// Server to daemon, its last: it has lost a device, and what its clients are shown of its work does not change any more.
+        /// Its process ends now. Another server can prepare their sessions, but for what touches their memory.
+        HandsOver = 28,
+        /// Daemon to server: the process of a former server has ended, and the sessions that were prepared go on.
+        FormerEnded {
+            /// The number that [`Admit`] had.
+            former: u64,
+        } = 29,
     }
 }
 

@@ -183,7 +183,7 @@ pub fn admit(
         .ok_or_else(|| full(&"no addresses are left for another client"))?;
     let end = ServerEnd::new(&memory).map_err(|error| full(&error))?;
     if is_kept {
-        end.set_kept();
+        end.set_kept(&memory).map_err(|error| full(&error))?;
     }
     let (consumer, publisher, former) = match &kept.status {
         None => {
@@ -214,7 +214,7 @@ pub fn admit(
                 .as_ref()
                 .map(|group| group.kernel_time.clone()),
         ),
-        is_kept,
+        (is_kept, former.is_some()),
     ));
     cancellation.set_observer(observer.clone());
     let held = host

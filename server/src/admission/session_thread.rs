@@ -134,7 +134,10 @@ impl Sessions {
             let taken_over =
                 receive_journal(connection, files, cancellation, &mut held).and_then(|entries| {
                     let consumer = &mut admitted.consumer;
-                    admitted.session.take_over(consumer, &former, entries)
+                    let taken_over = (&former, entries);
+                    admitted
+                        .session
+                        .take_over(consumer, taken_over, cancellation)
                 });
             match taken_over {
                 Ok(result) => {

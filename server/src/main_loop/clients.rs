@@ -139,7 +139,7 @@ impl MainLoop {
             chunks: chunks.into_values().collect(),
         };
         let (pidfd, connection) = (Arc::new(pidfd), Arc::new(Connection::from_stranger(socket)));
-        let cancellation = Arc::new(Cancellation::default());
+        let cancellation = Arc::new(Cancellation::of_former(packet.former));
         if let (Some(number), Some(reader)) = (packet.time_line, reader) {
             self.record_client(&cancellation, number, reader);
         }

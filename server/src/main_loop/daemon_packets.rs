@@ -52,6 +52,11 @@ impl MainLoop {
                             running.cancellation.end(Ending::Terminated);
                         }
                     }
+                    Ok(Packet::FormerEnded { former }) => {
+                        for running in self.running.values() {
+                            running.cancellation.former_ended(former);
+                        }
+                    }
                     Ok(Packet::Record { time_line, session }) => {
                         // One that is gone already has nothing to be recorded.
                         if let (Some(running), Some(socket)) =
@@ -106,6 +111,11 @@ impl MainLoop {
                     ));
                     let _ = epoll::delete(&self.epoll, &self.connection);
                     self.stopping = true;
+                    // Nobody says any more when their former server's process has ended.
+                    let running = self.running.values();
+                    for running in running.filter(|running| running.cancellation.awaits_former()) {
+                        running.cancellation.end(Ending::Failed);
+                    }
                     return;
                 }
             }

@@ -305,23 +305,24 @@ impl MainLoop {
 
     /// Says what is left to be said before this process ends and another server takes its clients over.
     fn say_last_words(&mut self) {
-        let mut ended = Vec::new();
+        let (mut ended, mut stay) = (Vec::new(), true);
         for (&number, running) in &self.running {
             if let Some(how) = running.cancellation.ending() {
                 let accounts = running.cancellation.accounts();
                 ended.push((number, how, accounts.unwrap_or_default()));
             } else if let Some(observer) = running.cancellation.observer() {
-                match self.rest.is_reached() {
-                    true => observer.say_nothing_was_begun(),
-                    false => observer.say_what_was_begun(),
-                }
+                stay &= observer.leave(self.rest.is_reached());
             }
         }
         // These are not to go on elsewhere.
         for (number, how, accounts) in ended {
             self.report_end(number, how, accounts);
         }
+        // What happened before that.
         self.drain_events();
+        if stay {
+            self.send(&Packet::HandsOver);
+        }
         let until = Instant::now() + LAST_WORDS;
         while !self.unsent.is_empty() && Instant::now() < until {
             std::thread::sleep(Duration::from_millis(1));

@@ -238,7 +238,9 @@ impl Session {
     fn note_spilled(&mut self) {
         let places = self.unretired.drain(..).map(|(_, at)| at);
         self.spilled.extend(places.filter(|&at| at != NOWHERE));
-        self.observer.publisher.set_spilled(true);
+        self.observer
+            .publisher
+            .set_spilled(!self.spilled.is_empty());
     }
 
     /// Does everything that is due.

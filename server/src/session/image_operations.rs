@@ -10,6 +10,8 @@ use protocol::operations::{
 };
 use transport::session::REPLY_DATA;
 
+use transport::session::journal::Entry;
+
 use crate::code::images::EngineVariables;
 use crate::session::Session;
 
@@ -47,13 +49,13 @@ impl Session {
     pub(crate) fn add_image_bytes(
         &mut self,
         request: &ImagePut,
-        bytes: &[u8],
+        entry: &Entry,
     ) -> Result<(), CUresult> {
-        if request.bytes != bytes.len() as u64 {
+        if request.bytes != entry.staged_bytes() {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
         let (image, total, offset) = (request.image, request.total, request.offset);
-        let read = &mut |into: &mut [u8]| into.copy_from_slice(bytes);
+        let read = &mut |into: &mut [u8]| entry.copy_staged(into);
         self.images
             .add_piece(image, total, offset, request.bytes, read)
     }

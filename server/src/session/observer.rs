@@ -11,7 +11,7 @@ use cuda_abi::CUresult;
 use engine::{
     CodeSource, Engine, Guilt, InFlight, MemoryChunk, Observer, Span, Window, WorkInFlight, clock,
 };
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 use protocol::control_messages::{Change, DeviceAccount, Ending};
 use protocol::operations::{At, CONTEXT_SLOTS, HoldReason};
 use transport::session::Publisher;
@@ -43,6 +43,9 @@ pub struct Cancellation {
     accounts: OnceLock<Arc<ClientAccounts>>,
     /// What it takes to record the client.
     recorded: Mutex<ToBeRecorded>,
+    /// The number of its former server, while the process of that may not have ended.
+    former: Mutex<Option<u64>>,
+    former_ended: Condvar,
 }
 
 /// Who is to record a client, and what there is to record: either may come first.
@@ -99,9 +102,52 @@ impl Cancellation {
         }
     }
 
+    /// For a session that another server had, whose process may not have ended yet.
+    #[must_use]
+    pub fn of_former(former: Option<u64>) -> Self {
+        Self {
+            former: Mutex::new(former),
+            ..Self::default()
+        }
+    }
+
+    /// Whether nothing may be done to the session's memory yet, as its former server's process has not ended.
+    #[must_use]
+    pub fn awaits_former(&self) -> bool {
+        self.former.lock().is_some()
+    }
+
+    /// The process of a server of this number has ended.
+    pub fn former_ended(&self, number: u64) {
+        let mut former = self.former.lock();
+        if *former == Some(number) {
+            *former = None;
+            self.former_ended.notify_all();
+        }
+    }
+
+    /// Waits until the process of its former server has ended.
+    ///
+    /// # Errors
+    /// How the session is to end, if it is before that.
+    pub fn wait_for_former(&self) -> Result<(), Ending> {
+        let mut former = self.former.lock();
+        while former.is_some() {
+            if let Some(how) = self.ending() {
+                return Err(how);
+            }
+            self.former_ended.wait(&mut former);
+        }
+        Ok(())
+    }
+
     /// Ends the session, unless it ends already.
     pub fn end(&self, how: Ending) {
         let _ = self.how.set(how);
+        // Under the lock: whoever waits has looked before, or looks again.
+        let former = self.former.lock();
+        self.former_ended.notify_all();
+        drop(former);
         self.wake();
     }
 
@@ -193,6 +239,8 @@ pub struct ClientObserver {
     is_kept: bool,
     /// Unless the client has had something that no other server can make again.
     is_irreplaceable: AtomicBool,
+    /// What is under way was begun here, if at all: none of it is a former server's.
+    is_settled: AtomicBool,
 }
 
 /// Memory for the variables of a module.
@@ -226,7 +274,7 @@ impl ClientObserver {
         name: ClientLog,
         channels: ServerChannels,
         kernel_time: ClientKernelTime,
-        is_kept: bool,
+        (is_kept, is_taken_over): (bool, bool),
     ) -> Self {
         Self {
             publisher,
@@ -246,6 +294,7 @@ impl ClientObserver {
             work: OnceLock::new(),
             is_kept,
             is_irreplaceable: AtomicBool::new(false),
+            is_settled: AtomicBool::new(!is_taken_over),
         }
     }
 
@@ -320,25 +369,36 @@ impl ClientObserver {
             .unwrap_or_default()
     }
 
-    /// Says to the server that takes the session over if of what is under way no kernel was begun.
-    pub fn say_what_was_begun(&self) {
-        if self.is_kept && self.work.get().is_some_and(|work| !work.may_have_begun()) {
-            self.publisher.set_no_kernel_begun();
-        }
+    /// From here on what is under way is begun here: what the former server has said of it holds no more.
+    pub fn settle(&self) {
+        self.publisher.set_spilled(false);
+        self.is_settled.store(true, Ordering::Release);
     }
 
-    /// Says to the server that takes the session over that nothing was begun of what is under way.
-    pub fn say_nothing_was_begun(&self) {
-        if self.is_kept {
-            self.publisher.set_nothing_begun();
+    /// Leaves the session to the next server, and says to it if of what is under way no kernel was begun, or nothing, which is so where
+    /// devices are `at_rest`. Whether the session stays as it is from here on.
+    pub fn leave(&self, at_rest: bool) -> bool {
+        if !self.is_kept {
+            return true;
         }
+        let begins_no_kernel = self.work.get().is_some_and(|work| !work.may_have_begun());
+        if self.is_settled.load(Ordering::Acquire) {
+            match at_rest {
+                true => self.publisher.set_nothing_begun(),
+                false if begins_no_kernel => self.publisher.set_no_kernel_begun(),
+                false => {}
+            }
+        }
+        self.publisher.leave().is_ok()
     }
 
-    /// Whether another server can take the session over, as far as is known: it is kept, and its client has had nothing that this
-    /// server alone has.
+    /// Whether another server can take the session over, as far as is known: it is kept, what is under way was begun here, and its client
+    /// has had nothing that this server alone has.
     #[must_use]
     pub fn can_go_over(&self) -> bool {
-        self.is_kept && !self.is_irreplaceable.load(Ordering::Relaxed)
+        self.is_kept
+            && self.is_settled.load(Ordering::Acquire)
+            && !self.is_irreplaceable.load(Ordering::Relaxed)
     }
 
     /// The client asks for something that no other server could make again.

@@ -313,7 +313,9 @@ impl<'a> Objects<'a> {
             if entry.record.header.opcode == Opcode::ImagePut as u16
                 && ImagePut::read(entry.record.slots()).is_ok_and(|put| put.image == load.image)
             {
-                bytes.extend_from_slice(entry.record.data());
+                let begin = bytes.len();
+                bytes.resize(begin + entry.staged_bytes() as usize, 0);
+                entry.copy_staged(&mut bytes[begin..]);
             }
         }
         let pointers = self.client.kernel_pointers(&bytes, name);

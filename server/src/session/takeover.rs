@@ -3,7 +3,8 @@
 //! The client's journal says what made each object that lived where the ring's oldest record stands; from there on the
 //! ring itself is followed, in its order, up to where the former server had taken it. What is complete stays. What may
 //! have been begun is only begun again where that cannot be told from doing it once; if it was a kernel, the client's
-//! contexts are dead. Called by admission's thread, before the session is served. Believes the client nothing: each
+//! contexts are dead. The process of the former server may not have ended when this begins: what touches the contents of the client's
+//! memory waits for that, and comes behind all else. Called by admission's thread, before the session is served. Believes the client nothing: each
 //! request is checked as any. Must not know how the client kept its journal.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,6 +26,7 @@ use crate::memory::backing::ClientBacking;
 use crate::memory::client_memory::MemoryKind;
 use crate::memory::heap::ALIGNMENT;
 use crate::session::event_loop::NOWHERE;
+use crate::session::observer::Cancellation;
 use crate::session::repeating::{Begun, Objects, completed, cut_off};
 use crate::session::{End, Session};
 use crate::stream_scheduler::completion::host_barrier;
@@ -88,15 +90,16 @@ fn not_made(opcode: Opcode, code: CUresult) -> End {
 }
 
 impl Session {
-    /// Makes the client's objects again and goes on with its ring up to where the former server had taken it.
+    /// Makes the client's objects again and, when the former server's process has ended, goes on with its ring up to where that
+    /// had taken it.
     ///
     /// # Errors
     /// Why the session cannot go on.
     pub fn take_over(
         &mut self,
         consumer: &mut Consumer,
-        former: &Former,
-        entries: Vec<Entry>,
+        (former, entries): (&Former, Vec<Entry>),
+        cancellation: &Cancellation,
     ) -> Result<TakenOver, End> {
         if former.is_spilled {
             return Err(failed(
@@ -123,7 +126,7 @@ impl Session {
             match &entry.outcome {
                 Outcome::Unanswered if is_call(&entry.record) => late.push(entry.record.clone()),
                 Outcome::Unanswered => return Err(End::violation("a reply is wanted of no call")),
-                outcome => self.make_again(&entry.record, outcome, (former, &mut result))?,
+                _ => self.make_again(entry, (former, &mut result))?,
             }
         }
         let taken = || records.iter().map(|(_, record)| record);
@@ -149,6 +152,24 @@ impl Session {
                 self.fault_if_well(context, former, why);
             }
         }
+        // Up to here nothing was read or written of what is in the client's memory, which the former server's device may still be at.
+        if cancellation.awaits_former() {
+            let objects = result.objects;
+            self.log.line(format_args!(
+                "is ready to go on when its former server has ended: {objects} objects made again"
+            ));
+        }
+        while cancellation.awaits_former()
+            && cancellation.ending().is_none()
+            && self.client.make_ready()
+        {}
+        cancellation
+            .wait_for_former()
+            .map_err(|how| End { how, reason: None })?;
+        self.observer.settle();
+        self.client
+            .former_ended()
+            .map_err(|code| failed(format!("its memory cannot be read: error {}", code.0)))?;
         let entry_at = |entry: Entry| (entry.end, entry);
         let mut in_ring: BTreeMap<_, _> = later.into_iter().map(entry_at).collect();
         for (position, record) in records {
@@ -183,17 +204,17 @@ impl Session {
     /// Makes an object again that a record made.
     fn make_again(
         &mut self,
-        record: &Record,
-        outcome: &Outcome,
+        entry: &Entry,
         (former, result): (&Former, &mut TakenOver),
     ) -> Result<(), End> {
+        let (record, outcome) = (&entry.record, &entry.outcome);
         let opcode = Opcode::from_number(record.header.opcode);
         let opcode = opcode.ok_or_else(|| End::violation("an object of no operation"))?;
         let made = match outcome {
             Outcome::Answered(answer) => self.answer_again(opcode, record, answer),
             _ if opcode == Opcode::ImagePut => ImagePut::read(record.slots())
                 .map_err(End::violation)
-                .map(|request| self.add_image_bytes(&request, record.data())),
+                .map(|request| self.add_image_bytes(&request, entry)),
             // Streams' operations are the ring's alone.
             _ if matches!(
                 opcode.row().class,
@@ -357,7 +378,7 @@ impl Session {
             if entry.record.header.opcode != header.opcode {
                 return Err(End::violation("a journal of another ring"));
             }
-            self.make_again(&entry.record, &entry.outcome, (former, result))?;
+            self.make_again(&entry, (former, result))?;
             return Ok(NOWHERE);
         }
         match opcode.row().class {

@@ -166,6 +166,7 @@ impl Rig {
             time_line: None,
             files: 0,
             bases: Vec::new(),
+            former: None,
         });
         let [ring, status, staging, host] = memory.fds();
         let fds = [theirs.as_fd(), pidfd.as_fd(), ring, status, staging, host];

@@ -25,6 +25,7 @@ struct Objects {
     event: Handle,
     /// Of some sizes, each with its number in it.
     blocks: Vec<(Address, usize, u64)>,
+    /// A number, and room for what is in the first block.
     pinned: *mut u64,
     /// The last value that a kernel wrote to the first block.
     value: u32,
@@ -42,6 +43,13 @@ fn main() {
             "post" => objects
                 .post(&driver)
                 .and_then(|()| driver.memory().map(drop)),
+            "copy" => objects
+                .copy(&driver)
+                .and_then(|()| driver.memory().map(drop)),
+            "where" => {
+                say(&objects.blocks[0].0.to_string());
+                continue;
+            }
             "wait" => driver.synchronize(),
             "reset" => driver.reset().and_then(|()| {
                 objects = Objects::new(&driver)?;
@@ -70,10 +78,10 @@ impl Objects {
         // SAFETY: the out pointers are locals'.
         unsafe {
             driver.event_create(&raw mut event, 0)?;
-            driver.mem_host_alloc(&raw mut pinned, 8, 0)?;
+            driver.mem_host_alloc(&raw mut pinned, 8 + blocks[0].1, 0)?;
         }
         let pinned = pinned.cast();
-        // SAFETY: 8 bytes were allocated, and nothing else uses them.
+        // SAFETY: 8 bytes and more were allocated, and nothing else uses them.
         unsafe { *pinned = 77 };
         Ok(Self {
             set: driver.function(module, "set")?,
@@ -90,6 +98,17 @@ impl Objects {
         self.value += 1;
         let (first, _, _) = self.blocks[0];
         driver.launch(self.set, 1, 1, self.stream, &[first, self.value.into()])
+    }
+
+    /// Writes another number to the first block, and does not wait.
+    fn copy(&mut self, driver: &Driver) -> Result<(), Code> {
+        let (first, bytes, number) = &mut self.blocks[0];
+        *number += 100;
+        // SAFETY: the block's bytes were allocated behind the first word, and no copy of them is under way.
+        let words = unsafe { std::slice::from_raw_parts_mut(self.pinned.add(1), *bytes / 8) };
+        words.fill(*number);
+        // SAFETY: handles are this program's own; the memory stays.
+        unsafe { driver.copy_to_device_async(*first, words.as_ptr().cast(), *bytes, self.stream) }
     }
 
     /// Has a kernel write something, and checks that and all else.

@@ -59,7 +59,7 @@ pub const LIES: [Lie; 17] = [
     }),
     lie("an answer that does not end", |_| {
         journal(|words| {
-            entry(1, &MemAlloc::default(), Outcome::Posted).write(words);
+            add(words, &entry(1, &MemAlloc::default(), Outcome::Posted));
             if let Some(outcome) = words.first_mut() {
                 *outcome = 3;
             }
@@ -77,12 +77,15 @@ pub const LIES: [Lie; 17] = [
     lie("an order that is none", |_| {
         journal(|words| {
             for end in [2, 1] {
-                entry(end, &StreamDestroy::default(), Outcome::Posted).write(words);
+                add(
+                    words,
+                    &entry(end, &StreamDestroy::default(), Outcome::Posted),
+                );
             }
         })
     }),
     lie("work of a stream", |_| {
-        journal(|words| entry(1, &Launch::default(), Outcome::Posted).write(words))
+        journal(|words| add(words, &entry(1, &Launch::default(), Outcome::Posted)))
     }),
     lie("a module of no image", |_| {
         let module = ModuleLoad {
@@ -91,17 +94,17 @@ pub const LIES: [Lie; 17] = [
             ..ModuleLoad::default()
         };
         let answer = answered(0);
-        journal(|words| entry(1, &module, answer).write(words))
+        journal(|words| add(words, &entry(1, &module, answer)))
     }),
     lie("a setting of no module", |_| {
         let set = FunctionSet {
             module: 99,
             ..FunctionSet::default()
         };
-        journal(|words| entry(1, &set, Outcome::Posted).write(words))
+        journal(|words| add(words, &entry(1, &set, Outcome::Posted)))
     }),
     lie("an answer of what makes nothing", |_| {
-        journal(|words| entry(1, &StreamDestroy::default(), answered(0)).write(words))
+        journal(|words| add(words, &entry(1, &StreamDestroy::default(), answered(0))))
     }),
     lie("an address below its window", |client| {
         let (window, bytes) = window(client);
@@ -146,11 +149,14 @@ fn entry<R: Request>(end: u64, request: &R, outcome: Outcome) -> Entry {
     let mut slots = [0; MAX_FIELD_SLOTS];
     request.write(&mut slots[..R::SLOTS]);
     let record = Record::new(header::<R>(), slots[..R::SLOTS].to_vec(), Vec::new());
-    Entry {
-        end,
-        record,
-        outcome,
-    }
+    Entry::new(end, record, outcome)
+}
+
+fn add(words: &mut Vec<u64>, entry: &Entry) {
+    let mut bytes = Vec::new();
+    entry.write(&mut |piece| bytes.extend_from_slice(piece));
+    let whole = bytes.as_chunks().0.iter();
+    words.extend(whole.map(|word| u64::from_le_bytes(*word)));
 }
 
 fn answered(address: u64) -> Outcome {
@@ -180,9 +186,9 @@ fn window(client: &BareClient) -> (u64, u64) {
 fn block(address: u64) -> Option<OwnedFd> {
     let bytes = 1 << 20;
     journal(|words| {
-        entry(1, &ContextCreate::default(), Outcome::Posted).write(words);
+        add(words, &entry(1, &ContextCreate::default(), Outcome::Posted));
         let memory = MemAlloc { context: 0, bytes };
-        entry(2, &memory, answered(address)).write(words);
+        add(words, &entry(2, &memory, answered(address)));
     })
 }
 

@@ -163,16 +163,17 @@ impl<A: RingMemory> Consumer<A> {
         }
     }
 
-    /// When more than half of the ring is taken and not retired, retires it all.
-    pub(crate) fn spill(&mut self) -> bool {
+    /// Whether more than half of the ring is taken and not retired.
+    pub(crate) fn is_to_spill(&self) -> bool {
         let kept = self.taken - self.retirement.retired;
-        if kept <= self.memory.data().len() as u64 / 2 {
-            return false;
-        }
+        kept > self.memory.data().len() as u64 / 2
+    }
+
+    /// Retires all that was taken.
+    pub(crate) fn spill(&mut self) {
         self.retirement.open.clear();
         self.retirement.retired = self.taken;
         self.tell_retired();
-        true
     }
 
     #[inline]

@@ -16,10 +16,13 @@ use crate::ring::Record;
 use protocol::operations::{Effect, Object, Opcode};
 use protocol::wire::{HEADER_SLOTS, Header, MAX_FIELD_SLOTS};
 use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Bytes that a journal may have in its written form, most of them images.
 pub const JOURNAL_MAX: u64 = 1 << 30;
+
+/// Bytes in a piece from which on they are written by the kernel, and not through a mapping.
+const LONG: usize = 64 << 10;
 
 /// What became of a record that made an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,10 +40,21 @@ pub enum Outcome {
 pub struct Entry {
     /// Where the record ends in the ring.
     pub end: u64,
-    /// The record. Bytes that passed through staging memory stand here as its data.
+    /// The record.
     pub record: Record,
     /// What became of it.
     pub outcome: Outcome,
+    /// Of a journal that was read, its bytes that passed through staging memory: they stand where the client has put them. Else
+    /// such bytes are the record's data.
+    staged: Option<Staged>,
+}
+
+/// Bytes in a client's memory, which can be others each time they are copied out.
+#[derive(Clone, Debug)]
+struct Staged {
+    memory: Arc<Mapping>,
+    at: usize,
+    bytes: usize,
 }
 
 /// What a client keeps.
@@ -143,6 +157,7 @@ impl Entries {
                         end,
                         record,
                         outcome,
+                        staged: None,
                     },
                     object,
                     home,
@@ -230,21 +245,32 @@ impl Entries {
     /// Writes down what a server needs that goes on behind `retired`, with what was taken up to `taken`: the rest it
     /// finds in the ring.
     pub(super) fn write(&self, taken: u64, retired: u64) -> Result<Sealed, MemoryError> {
-        let mut words = Vec::new();
-        let needed = self.kept.values().filter(|kept| {
-            kept.entry.end <= taken && kept.ended.is_none_or(|ended| ended > retired)
-        });
-        for kept in needed {
-            kept.entry.write(&mut words);
+        let needed = || {
+            let is_needed = |kept: &&Kept| {
+                kept.entry.end <= taken && kept.ended.is_none_or(|ended| ended > retired)
+            };
+            self.kept.values().filter(is_needed)
+        };
+        let mut bytes = 0;
+        for kept in needed() {
+            kept.entry.write(&mut |piece| bytes += piece.len());
         }
-        let bytes: Vec<u8> = words
-            .iter()
-            .flat_map(|word: &u64| word.to_le_bytes())
-            .collect();
         // One word more, so that there is memory if there is no entry.
-        let sealed = Sealed::create("openmps-journal", bytes.len() as u64 + 8)?;
-        Mapping::map(&sealed)?.copy_in(0, &bytes);
-        Ok(sealed)
+        let sealed = Sealed::create("openmps-journal", bytes as u64 + 8)?;
+        let mapping = Mapping::map(&sealed)?;
+        let (mut at, mut written) = (0, Ok(()));
+        // Images are long: there is no other copy of them on the way.
+        for kept in needed() {
+            kept.entry.write(&mut |piece| {
+                match piece.len() < LONG {
+                    true => mapping.copy_in(at, piece),
+                    false if written.is_ok() => written = sealed.write_at(at as u64, piece),
+                    false => {}
+                }
+                at += piece.len();
+            });
+        }
+        written.map(|()| sealed)
     }
 }
 
@@ -253,57 +279,99 @@ const POSTED: u64 = 1;
 const UNANSWERED: u64 = 2;
 const ANSWERED: u64 = 3;
 
-fn put_bytes(bytes: &[u8], words: &mut Vec<u64>) {
-    let mut chunks = bytes.chunks(8);
-    words.extend(chunks.by_ref().map(|chunk| {
-        let mut word = [0; 8];
-        word[..chunk.len()].copy_from_slice(chunk);
-        u64::from_le_bytes(word)
-    }));
+fn put_words(words: &[u64], put: &mut dyn FnMut(&[u8])) {
+    for word in words {
+        put(&word.to_le_bytes());
+    }
+}
+
+/// Bytes up to the end of a word.
+fn put_bytes(bytes: &[u8], put: &mut dyn FnMut(&[u8])) {
+    put(bytes);
+    put(&[0; 8][..bytes.len().wrapping_neg() % 8]);
 }
 
 impl Entry {
-    /// Adds its written form to the words of a journal, which ends with a word of zero.
-    pub fn write(&self, words: &mut Vec<u64>) {
+    /// Of a record that ends there in the ring.
+    #[must_use]
+    pub const fn new(end: u64, record: Record, outcome: Outcome) -> Self {
+        Self {
+            end,
+            record,
+            outcome,
+            staged: None,
+        }
+    }
+
+    /// How many bytes of it passed through staging memory.
+    #[must_use]
+    pub fn staged_bytes(&self) -> u64 {
+        let staged = self.staged.as_ref();
+        staged.map_or(self.record.data().len(), |staged| staged.bytes) as u64
+    }
+
+    /// Copies those bytes out, all of them.
+    ///
+    /// # Panics
+    /// If there is another number of them.
+    pub fn copy_staged(&self, into: &mut [u8]) {
+        match &self.staged {
+            Some(staged) => {
+                assert_eq!(into.len(), staged.bytes, "all of them");
+                staged.memory.copy_out(staged.at, into);
+            }
+            None => into.copy_from_slice(self.record.data()),
+        }
+    }
+
+    /// Gives its written form, piece by piece. A journal is such forms, and ends with a word of zero.
+    pub fn write(&self, put: &mut dyn FnMut(&[u8])) {
         let header = Header {
             slots: self.record.slots().len() as u8,
             data: self.record.data().len() as u32,
             ..self.record.header
         };
-        words.push(match self.outcome {
+        let outcome = match self.outcome {
             Outcome::Posted => POSTED,
             Outcome::Unanswered => UNANSWERED,
             Outcome::Answered(_) => ANSWERED,
-        });
-        words.push(self.end);
-        words.extend(header.encode());
-        words.extend(self.record.slots());
-        put_bytes(self.record.data(), words);
+        };
+        put_words(&[outcome, self.end], put);
+        put_words(&header.encode(), put);
+        put_words(self.record.slots(), put);
+        put_bytes(self.record.data(), put);
         if let Outcome::Answered(answer) = &self.outcome {
-            words.push(answer.slots.len() as u64);
-            words.extend(&answer.slots);
-            words.push(answer.data.len() as u64);
-            put_bytes(&answer.data, words);
+            put_words(&[answer.slots.len() as u64], put);
+            put_words(&answer.slots, put);
+            put_words(&[answer.data.len() as u64], put);
+            put_bytes(&answer.data, put);
         }
     }
 }
 
-/// A journal that a client sent, word by word: each is copied out once.
-struct Reader<'a> {
-    memory: &'a Mapping,
+/// A journal that a client sent, word by word: each is copied out once, but for the bytes of images.
+struct Reader {
+    memory: Arc<Mapping>,
     at: usize,
 }
 
-impl Reader<'_> {
+impl Reader {
+    /// Passes over bytes, up to the end of a word. Where they are.
+    fn pass(&mut self, count: u64) -> Option<Staged> {
+        let bytes = usize::try_from(count).ok()?;
+        let at = self.at;
+        self.at = at.checked_add(bytes.checked_next_multiple_of(8)?)?;
+        (self.at <= self.memory.len()).then(|| Staged {
+            memory: self.memory.clone(),
+            at,
+            bytes,
+        })
+    }
+
     fn bytes(&mut self, count: u64) -> Option<Vec<u8>> {
-        let count = usize::try_from(count).ok()?;
-        let end = self.at.checked_add(count.checked_next_multiple_of(8)?)?;
-        if end > self.memory.len() {
-            return None;
-        }
-        let mut bytes = vec![0; count];
-        self.memory.copy_out(self.at, &mut bytes);
-        self.at = end;
+        let place = self.pass(count)?;
+        let mut bytes = vec![0; place.bytes];
+        self.memory.copy_out(place.at, &mut bytes);
         Some(bytes)
     }
 
@@ -325,7 +393,11 @@ impl Reader<'_> {
             return None;
         }
         let slots = self.words(header.slots.into())?;
-        let data = self.bytes(header.data.into())?;
+        // Images are long, and copied out where they go.
+        let (data, staged) = match header.opcode == Opcode::ImagePut as u16 {
+            true => (Vec::new(), Some(self.pass(header.data.into())?)),
+            false => (self.bytes(header.data.into())?, None),
+        };
         let outcome = match outcome {
             POSTED => Outcome::Posted,
             UNANSWERED => Outcome::Unanswered,
@@ -344,6 +416,7 @@ impl Reader<'_> {
             end,
             record: Record::new(header, slots, data),
             outcome,
+            staged,
         })
     }
 }
@@ -354,9 +427,8 @@ impl Reader<'_> {
 /// When the memory is none that can be read without harm, or cannot be mapped.
 pub fn read(memory: std::os::fd::OwnedFd, bytes: u64) -> Result<Option<Vec<Entry>>, MemoryError> {
     let sealed = Sealed::from_fd(memory, bytes)?;
-    let mapping = Mapping::map_read_only(&sealed)?;
     let mut reader = Reader {
-        memory: &mapping,
+        memory: Arc::new(Mapping::map_read_only(&sealed)?),
         at: 0,
     };
     let mut entries: Vec<Entry> = Vec::new();
@@ -380,8 +452,8 @@ pub fn read(memory: std::os::fd::OwnedFd, bytes: u64) -> Result<Option<Vec<Entry
 mod tests {
     use super::*;
     use protocol::operations::{
-        ContextCreate, ContextDestroy, FunctionSet, MemAlloc, MemFree, ModuleLoad, ModuleUnload,
-        Request, StreamCreate, StreamDestroy,
+        ContextCreate, ContextDestroy, FunctionSet, ImagePut, MemAlloc, MemFree, ModuleLoad,
+        ModuleUnload, Request, StreamCreate, StreamDestroy,
     };
 
     fn record<R: Request>(request: &R, channel: u32, sequence: u64) -> Record {
@@ -440,6 +512,31 @@ mod tests {
         let destroy = ContextDestroy { context: 0 };
         entries.note(50, 45, false, record(&destroy, 0, 0));
         assert_eq!(ends(&entries, 50, 50), []);
+    }
+
+    #[test]
+    fn bytes_of_images_are_copied_out_where_they_go() {
+        let mut entries = Entries::default();
+        let images = [vec![7; 3], (0..=255).cycle().take(LONG + 5).collect()];
+        for (end, bytes) in (1..).zip(&images) {
+            let put = ImagePut {
+                image: end,
+                bytes: bytes.len() as u64,
+                ..ImagePut::default()
+            };
+            let record = record(&put, 0, 0);
+            let record = Record::new(record.header, record.slots().to_vec(), bytes.clone());
+            entries.note(10 * end, 0, false, record);
+        }
+        let all = written(&entries, 20, 0);
+        for (entry, bytes) in all.iter().zip(&images) {
+            assert!(entry.record.data().is_empty());
+            assert_eq!(entry.staged_bytes(), bytes.len() as u64);
+            let mut copied = vec![0; bytes.len()];
+            entry.copy_staged(&mut copied);
+            assert_eq!(copied, *bytes);
+        }
+        assert_eq!(all.len(), images.len());
     }
 
     #[test]

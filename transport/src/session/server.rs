@@ -11,10 +11,10 @@ use super::{SessionMemory, replies};
 use crate::doorbell::{self, Peer};
 use crate::memory::{Mapping, MemoryError, Sealed};
 use crate::ring::{self, Doorbell, Malformed, Position, Record};
-use crate::sync::{AtomicU64, Ordering};
+use crate::sync::{AtomicBool, AtomicU64, Ordering, fence};
 use cuda_abi::CUresult;
 use protocol::wire::MAX_FIELD_SLOTS;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// The server's end of a session, before it is taken apart.
 #[derive(Debug)]
@@ -35,6 +35,8 @@ impl ServerEnd {
         let publisher = Publisher {
             mapping: SessionMapping { ring, status },
             doorbell: Doorbell::default(),
+            status: OnceLock::new(),
+            is_stopped: AtomicBool::new(false),
         };
         Ok(Self {
             publisher: Arc::new(publisher),
@@ -42,8 +44,14 @@ impl ServerEnd {
     }
 
     /// Says to the client, which was not welcomed yet, that another server can take the session over.
-    pub fn set_kept(&self) {
+    ///
+    /// # Errors
+    /// When the process has no descriptor left.
+    pub fn set_kept(&self, memory: &SessionMemory) -> Result<(), MemoryError> {
+        // Set once, as the session begins once.
+        let _ = self.publisher.status.set(memory.status.try_clone()?);
         self.publisher.mapping.kept().store(1, Ordering::Release);
+        Ok(())
     }
 
     /// As [`ServerEnd::split`], of a session that goes on where another server left it.
@@ -102,7 +110,11 @@ impl Consumer {
     /// When the ring makes no sense: the client is to be disconnected, and nothing more taken.
     #[inline]
     pub fn next_record(&mut self, into: &mut Record) -> Result<Option<Position>, Malformed> {
-        self.ring.next_record(into)
+        let taken = self.ring.next_record(into);
+        if self.publisher.status.get().is_some() {
+            self.publisher.stop_here_if_told();
+        }
+        taken
     }
 
     /// Sleeps until there seems to be a record, or [`Publisher::ring_self`] was called since the last
@@ -148,7 +160,13 @@ impl Consumer {
     /// stream waits can post to others; call it after taking. From then on only the session's own
     /// copies hold these records. Returns whether it did so.
     pub fn spill(&mut self) -> bool {
-        self.ring.spill()
+        if !self.ring.is_to_spill() {
+            return false;
+        }
+        // First: there is no moment at which neither the ring has them nor this is said.
+        self.publisher.set_spilled(true);
+        self.ring.spill();
+        true
     }
 }
 
@@ -176,6 +194,10 @@ impl std::error::Error for NotSent {}
 pub struct Publisher {
     mapping: SessionMapping,
     doorbell: Doorbell,
+    /// The memory of its status, if another server can take the session over.
+    status: OnceLock<Sealed>,
+    /// Nothing more is taken, as the session is another server's.
+    is_stopped: AtomicBool,
 }
 
 impl std::fmt::Debug for Publisher {
@@ -225,6 +247,28 @@ impl Publisher {
         self.mapping
             .under_way()
             .fetch_or(NOTHING_BEGUN, Ordering::AcqRel);
+    }
+
+    /// Leaves the session to another server, in a process that ends now: no record is taken any more, and what others find in the
+    /// status stays what it is, whatever threads of this process say from here on. So what is not taken there was not begun.
+    ///
+    /// # Errors
+    /// When no other server can take it over, or the kernel has no room; then it is not known when the status has come to its end.
+    pub fn leave(&self) -> Result<(), MemoryError> {
+        self.is_stopped.store(true, Ordering::Relaxed);
+        // [leave]: who does not see that here has said what it took before the memory is parted with.
+        fence(Ordering::SeqCst);
+        let status = self.status.get().ok_or(MemoryError::NotSealed)?;
+        self.mapping.status.part_from(status)
+    }
+
+    /// Where a record was taken, and nothing done of it yet: goes no further if the session is another server's.
+    fn stop_here_if_told(&self) {
+        // [leave]
+        fence(Ordering::SeqCst);
+        while self.is_stopped.load(Ordering::Relaxed) {
+            crate::sync::nap();
+        }
     }
 
     /// Calls the client, which was welcomed anew, away from its former server.

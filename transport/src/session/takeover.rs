@@ -51,7 +51,7 @@ pub struct Former {
 }
 
 impl Former {
-    /// Reads the former server's status, and copies it to a new session's.
+    /// Reads the former server's status, which does not change any more, and copies it to a new session's.
     pub(super) fn read(mapping: &SessionMapping, status: &Sealed) -> Result<Self, MemoryError> {
         let from = Arc::new(Mapping::map_read_only(status)?);
         let mut bytes = vec![0; STATUS_BYTES];
@@ -60,7 +60,8 @@ impl Former {
         // The new server has ended nothing and nobody asked it for a recording yet.
         mapping.closed().store(0, Ordering::Relaxed);
         mapping.recording().store(0, Ordering::Relaxed);
-        let flags = mapping.under_way().swap(0, Ordering::Relaxed);
+        // As long as nothing of it was begun here, for a third server.
+        let flags = mapping.under_way().load(Ordering::Relaxed);
         let number = mapping.kept().load(Ordering::Relaxed).wrapping_add(1);
         mapping.kept().store(number, Ordering::Relaxed);
         let load = |word: &AtomicU64| word.load(Ordering::Acquire);
