@@ -323,6 +323,98 @@ fn a_server_that_is_told_to_end_takes_its_clients_along() {
     survivor.end();
 }
 
+/// A daemon whose device has more memory than the machine.
+fn large_device() -> Daemon {
+    let variables = [
+        ("OPENMPS_SOFT_MEMORY", "64G"),
+        ("OPENMPS_SOFT_OVERCOMMIT", "1"),
+    ];
+    Daemon::start_as(&["--failover"], &variables)
+}
+
+#[test]
+fn memory_beyond_the_first_addresses_is_there_again() {
+    let daemon = large_device();
+    let mut survivors: Vec<Survivor> = (0..3).map(|_| Survivor::start(&daemon)).collect();
+    for survivor in &mut survivors {
+        assert_eq!(survivor.ask("grow"), "ok");
+        assert_eq!(survivor.ask("round"), "ok");
+    }
+    for time in 0..2 {
+        replace(&daemon, Signal::KILL);
+        for survivor in &mut survivors {
+            assert_eq!(survivor.ask("round"), "ok", "{}", daemon.server_log());
+        }
+        // Beside what was another server's.
+        if time == 0 {
+            assert_eq!(survivors[0].ask("grow"), "ok");
+        }
+    }
+    let log = daemon.server_log();
+    let taken_over = log.matches("taken over from a server that ended").count();
+    assert_eq!(taken_over, 2 * 3, "{log}");
+    // Who gives it back can have it again, from the next server too.
+    for survivor in &mut survivors {
+        assert_eq!(survivor.ask("shrink"), "ok");
+        assert_eq!(survivor.ask("round"), "ok");
+    }
+    replace(&daemon, Signal::KILL);
+    for survivor in &mut survivors {
+        assert_eq!(survivor.ask("round"), "ok", "{}", daemon.server_log());
+        assert_eq!(survivor.ask("grow"), "ok");
+        assert_eq!(survivor.ask("round"), "ok");
+    }
+    for survivor in survivors {
+        survivor.end();
+    }
+    eventually("all clients are gone", || daemon.clients().is_empty());
+    assert_eq!(succeed(&mut daemon.probe(&["memory"])), "ok\n");
+}
+
+#[test]
+fn memory_beyond_the_first_addresses_that_was_given_back_in_the_ring_is_given_back_by_the_next_server()
+ {
+    let daemon = large_device();
+    let mut survivor = Survivor::start(&daemon);
+    assert_eq!(survivor.ask("grow"), "ok");
+    assert_eq!(survivor.ask("round"), "ok");
+    let server = daemon.server();
+    send(server, Signal::STOP);
+    assert_eq!(survivor.ask("post"), "ok");
+    assert_eq!(survivor.ask("shrink"), "ok");
+    survivor.say("grow");
+    std::thread::sleep(Duration::from_millis(50));
+    send(server, Signal::KILL);
+    assert_eq!(survivor.hear(), "ok", "{}", daemon.server_log());
+    assert_eq!(survivor.ask("round"), "ok");
+    replace(&daemon, Signal::KILL);
+    assert_eq!(survivor.ask("round"), "ok", "{}", daemon.server_log());
+    survivor.end();
+}
+
+#[test]
+fn clients_with_much_memory_in_the_midst_of_work_have_exact_results_or_are_told() {
+    let daemon = large_device();
+    let mut survivors: Vec<Survivor> = (0..4).map(|_| Survivor::start(&daemon)).collect();
+    for survivor in &mut survivors {
+        assert_eq!(survivor.ask("grow"), "ok");
+        survivor.say("loop");
+    }
+    std::thread::sleep(Duration::from_millis(300));
+    replace(&daemon, Signal::KILL);
+    for survivor in &mut survivors {
+        match survivor.hear().as_str() {
+            "ok" => {}
+            "error 719" => assert_eq!(survivor.ask("reset"), "ok"),
+            other => panic!("{other:?}: {}", daemon.server_log()),
+        }
+        assert_eq!(survivor.ask("round"), "ok");
+    }
+    for survivor in survivors {
+        survivor.end();
+    }
+}
+
 /// A daemon over a driver of our own, and the file whose content is the process whose device dies.
 fn over_a_driver(folder: &std::path::Path) -> (Daemon, std::path::PathBuf) {
     over_a_driver_with(folder, "DEATH")

@@ -21,7 +21,7 @@ use super::Daemon;
 use crate::container::Container;
 use crate::groups::NotAnnounced;
 use crate::log::events::of_client;
-use crate::servers::kept_session::KeptChunk;
+use crate::servers::kept_session::{KeptChunk, KeptWindow};
 use crate::servers::limits::{limits_of, percentage_of, priority_of};
 use crate::servers::placement::{Companion, Requester, server_for};
 use crate::servers::registry::QueuedClient;
@@ -314,7 +314,8 @@ impl Daemon {
             fds.push(time_line.asker.connection.as_fd());
         }
         let server = self.registry.servers.get_mut(&id)?;
-        let sent = send_chunks(&server.connection, waiting.session, &kept.chunks)
+        let sent = send_windows(&server.connection, waiting.session, &kept.windows)
+            .and_then(|()| send_chunks(&server.connection, waiting.session, &kept.chunks))
             .and_then(|()| server.connection.try_send(&admit.encode(), &fds));
         match sent {
             Ok(()) => {
@@ -365,6 +366,24 @@ fn send_chunks(
         };
         let descriptor: Vec<_> = chunk.descriptor().into_iter().collect();
         server.try_send(&packet.encode(), &descriptor)
+    })
+}
+
+/// Tells a server what windows a session had in its former server beside its first ones, likewise.
+fn send_windows(
+    server: &Connection,
+    session: u64,
+    windows: &BTreeMap<u64, KeptWindow>,
+) -> Result<(), SocketError> {
+    windows.iter().try_for_each(|(&base, window)| {
+        let packet = Packet::WindowMade {
+            session,
+            device: window.device,
+            base,
+            bytes: window.bytes,
+        };
+        let file: Vec<_> = window.file().into_iter().collect();
+        server.try_send(&packet.encode(), &file)
     })
 }
 

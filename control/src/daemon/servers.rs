@@ -19,7 +19,7 @@ use crate::commands::Awaited;
 use crate::log::Role;
 use crate::log::events::{of_client, of_server};
 use crate::servers::faults::Fault;
-use crate::servers::kept_session::KeptChunk;
+use crate::servers::kept_session::{KeptChunk, KeptWindow};
 use crate::servers::limits::{as_given, device_named};
 use crate::servers::placement::ServerKey;
 use crate::servers::registry::{ServerId, State};
@@ -119,19 +119,35 @@ impl Daemon {
     }
 
     fn server_said(&mut self, id: ServerId, packet: Packet, descriptors: Vec<OwnedFd>) {
-        if let Packet::ChunkMade {
-            session,
-            device,
-            base,
-            bytes,
-        } = packet
-        {
-            let chunk = KeptChunk::new(bytes, descriptors);
-            if let Some(server) = self.registry.servers.get_mut(&id) {
-                server.keep_chunk(session, (device, base), chunk);
+        match packet {
+            Packet::ChunkMade {
+                session,
+                device,
+                base,
+                bytes,
+            } => {
+                let chunk = KeptChunk::new(bytes, descriptors);
+                if let Some(server) = self.registry.servers.get_mut(&id) {
+                    server.keep(session, |kept| kept.add_chunk((device, base), chunk));
+                }
             }
-            return;
+            Packet::WindowMade {
+                session,
+                device,
+                base,
+                bytes,
+            } => {
+                let window = KeptWindow::new(device, bytes, descriptors);
+                if let Some(server) = self.registry.servers.get_mut(&id) {
+                    server.keep(session, |kept| kept.add_window(base, window));
+                }
+            }
+            packet => self.server_said_without(id, packet, descriptors),
         }
+    }
+
+    /// A server has said something with which no descriptors belong.
+    fn server_said_without(&mut self, id: ServerId, packet: Packet, descriptors: Vec<OwnedFd>) {
         if !descriptors.is_empty() {
             // They belong to nothing, and closing them may wait.
             background_close::run(move || drop(descriptors));
@@ -178,6 +194,11 @@ impl Daemon {
             } => {
                 if let Some(kept) = server.kept_memory(session) {
                     kept.chunks.remove(&(device, base));
+                }
+            }
+            Packet::WindowGone { session, base } => {
+                if let Some(kept) = server.kept_memory(session) {
+                    kept.windows.remove(&base);
                 }
             }
             Packet::Gone {

@@ -13,7 +13,7 @@ use transport::socket::{Connection, Peer};
 
 use crate::container::Container;
 use crate::servers::faults::{Fault, Faults};
-use crate::servers::kept_session::{KeptChunk, KeptMemory, KeptSession, MOST_CHUNKS};
+use crate::servers::kept_session::{KeptMemory, KeptSession};
 use crate::servers::limits::{ClientLimits, ServerLimits, priority_of, set_limits};
 use crate::servers::placement::{Companion, ServerKey};
 
@@ -186,14 +186,9 @@ impl Server {
         self.kept.get_mut(&session)?.client.memory.as_mut()
     }
 
-    /// Keeps a chunk of a session's device memory. Who has too many of them, or one that did not come, is not taken over.
-    pub fn keep_chunk(&mut self, session: u64, place: (u32, u64), chunk: KeptChunk) {
-        let Some(kept) = self.kept_memory(session) else {
-            return;
-        };
-        if chunk.descriptor().is_some() && kept.chunks.len() < MOST_CHUNKS {
-            kept.chunks.insert(place, chunk);
-        } else {
+    /// Keeps something of a session's device memory. Who has too much of it, or something that did not come, is not taken over.
+    pub fn keep(&mut self, session: u64, add: impl FnOnce(&mut KeptMemory) -> bool) {
+        if self.kept_memory(session).is_some_and(|kept| !add(kept)) {
             self.stop_keeping(session);
         }
     }

@@ -28,6 +28,7 @@ use crate::event_queue::{EventQueue, ServerEvent};
 use crate::ipc::descriptors::Descriptors;
 use crate::log::Log;
 use crate::memory::file_receiver::FileReceiver;
+use crate::memory::further_windows::InheritedWindows;
 use crate::memory::host_budget::HostMemoryBudget;
 use crate::memory::server_budget::ServerMemoryBudget;
 
@@ -206,8 +207,8 @@ struct MainLoop {
     connection: Connection,
     /// Packets for a daemon that does not read fast enough.
     unsent: VecDeque<(Vec<u8>, Option<OwnedFd>)>,
-    /// What former servers have left of sessions that the daemon is about to hand over: by device and address.
-    inherited: HashMap<u64, BTreeMap<(u32, u64), MemoryChunk>>,
+    /// What former servers have left of sessions that the daemon is about to hand over.
+    inherited: HashMap<u64, Inherited>,
     running: HashMap<u64, Running>,
     sessions: Arc<Sessions>,
     own_process: u64,
@@ -220,6 +221,14 @@ struct MainLoop {
     next_look: Instant,
     /// When clients go over to another server, since a device was lost.
     hands_over_at: Option<Instant>,
+}
+
+/// What a former server has left of a session's device memory.
+#[derive(Debug, Default)]
+struct Inherited {
+    /// By device and address.
+    chunks: BTreeMap<(u32, u64), MemoryChunk>,
+    windows: InheritedWindows,
 }
 
 impl MainLoop {
@@ -388,6 +397,23 @@ impl MainLoop {
                         device,
                         base,
                     });
+                }
+                ServerEvent::WindowMade {
+                    session,
+                    device,
+                    window,
+                    file,
+                } => {
+                    let packet = Packet::WindowMade {
+                        session,
+                        device,
+                        base: window.base,
+                        bytes: window.bytes,
+                    };
+                    self.send_with(&packet, file);
+                }
+                ServerEvent::WindowGone(session, base) => {
+                    self.send(&Packet::WindowGone { session, base });
                 }
                 ServerEvent::TakenOver(session, takeovers) => {
                     self.send(&Packet::TakenOver { session, takeovers });
