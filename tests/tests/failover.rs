@@ -424,7 +424,9 @@ fn over_a_driver(folder: &std::path::Path) -> (Daemon, std::path::PathBuf) {
 fn over_a_driver_with(folder: &std::path::Path, name: &str) -> (Daemon, std::path::PathBuf) {
     let file = folder.join("file");
     let defined = format!("{name}=\"{}\"", file.display());
-    let driver = tests::fake_driver::compile(folder, &["VERSION=13000", "SPINNING=1", &defined]);
+    let total = "TOTAL=(1ull << 36)";
+    let driver =
+        tests::fake_driver::compile(folder, &["VERSION=13000", "SPINNING=1", total, &defined]);
     let driver = driver.to_str().unwrap();
     let variables = [("OPENMPS_ENGINE", "nvidia"), ("OPENMPS_DRIVER", driver)];
     (Daemon::start_as(&["--failover"], &variables), file)
@@ -469,6 +471,47 @@ fn on_a_gpu_idle_clients_go_on_when_their_server_is_killed() {
     let log = daemon.server_log();
     let taken_over = log.matches("taken over from a server that ended").count();
     assert_eq!(taken_over, 2 * 4, "{log}");
+    for holder in holders {
+        holder.end();
+    }
+}
+
+#[test]
+fn on_a_gpu_memory_beyond_the_first_addresses_is_there_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let (daemon, _) = over_a_driver(folder.path());
+    let mut holders: Vec<Survivor> = (0..2).map(|_| Survivor::of("holder", &daemon)).collect();
+    for holder in &mut holders {
+        assert_eq!(holder.ask("grow"), "ok");
+    }
+    for _ in 0..2 {
+        for holder in &mut holders {
+            assert_eq!(holder.ask("round"), "ok");
+        }
+        replace(&daemon, Signal::KILL);
+        for holder in &mut holders {
+            assert_eq!(holder.ask("round"), "ok", "{}", daemon.server_log());
+        }
+    }
+    // What is given back in the ring, and not taken yet, is the next server's to give back.
+    let server = daemon.server();
+    send(server, Signal::STOP);
+    for holder in &mut holders {
+        assert_eq!(holder.ask("shrink"), "ok");
+        holder.say("grow");
+    }
+    send(server, Signal::KILL);
+    for holder in &mut holders {
+        assert_eq!(holder.hear(), "ok", "{}", daemon.server_log());
+        assert_eq!(holder.ask("round"), "ok");
+    }
+    replace(&daemon, Signal::KILL);
+    for holder in &mut holders {
+        assert_eq!(holder.ask("round"), "ok", "{}", daemon.server_log());
+    }
+    let log = daemon.server_log();
+    let taken_over = log.matches("taken over from a server that ended").count();
+    assert_eq!(taken_over, 4 * 2, "{log}");
     for holder in holders {
         holder.end();
     }

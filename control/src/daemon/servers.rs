@@ -14,12 +14,12 @@ use serde_json::json;
 use transport::background_close;
 use transport::socket::SocketError;
 
-use super::Daemon;
+use super::{Daemon, descriptors};
 use crate::commands::Awaited;
 use crate::log::Role;
 use crate::log::events::{of_client, of_server};
 use crate::servers::faults::Fault;
-use crate::servers::kept_session::{KeptChunk, KeptWindow};
+use crate::servers::kept_session::{KeptChunk, KeptMemory, KeptWindow};
 use crate::servers::limits::{as_given, device_named};
 use crate::servers::placement::ServerKey;
 use crate::servers::registry::{ServerId, State};
@@ -85,8 +85,12 @@ impl Daemon {
         }
     }
 
-    /// A server has said something. What is left after a turn makes its socket readable again.
+    /// A server has said something, or has read what it was told. What is left after a turn makes its socket readable again.
     pub(crate) fn server_spoke(&mut self, id: ServerId) {
+        let server = self.registry.servers.get_mut(&id);
+        if server.is_some_and(|server| std::mem::take(&mut server.awaits_room)) {
+            self.watch_for_room(id, false);
+        }
         self.hear(id, PACKETS_A_TURN);
     }
 
@@ -127,9 +131,7 @@ impl Daemon {
                 bytes,
             } => {
                 let chunk = KeptChunk::new(bytes, descriptors);
-                if let Some(server) = self.registry.servers.get_mut(&id) {
-                    server.keep(session, |kept| kept.add_chunk((device, base), chunk));
-                }
+                self.keep(id, session, |kept| kept.add_chunk((device, base), chunk));
             }
             Packet::WindowMade {
                 session,
@@ -138,11 +140,22 @@ impl Daemon {
                 bytes,
             } => {
                 let window = KeptWindow::new(device, bytes, descriptors);
-                if let Some(server) = self.registry.servers.get_mut(&id) {
-                    server.keep(session, |kept| kept.add_window(base, window));
-                }
+                self.keep(id, session, |kept| kept.add_window(base, window));
             }
             packet => self.server_said_without(id, packet, descriptors),
+        }
+    }
+
+    /// Keeps something of a session's device memory. Who has too much of it, or something that did not come, is not taken over;
+    /// nor is who has some when half of this process's descriptors keep memory.
+    fn keep(&mut self, id: ServerId, session: u64, add: impl FnOnce(&mut KeptMemory) -> bool) {
+        let has_room = self.registry.kept_pieces() < descriptors() / 2;
+        if let Some(server) = self.registry.servers.get_mut(&id)
+            && server
+                .kept_memory(session)
+                .is_some_and(|kept| !has_room || !add(kept))
+        {
+            server.stop_keeping(session);
         }
     }
 

@@ -12,7 +12,7 @@ use transport::background_close;
 use transport::memory::{MemoryError, Sealed};
 use transport::session::SessionMemory;
 
-use crate::servers::registry::WaitingClient;
+use crate::servers::registry::{ServerId, WaitingClient};
 
 /// Takeovers in a row, each within [`IN_A_ROW`] of the one before, after which a session is not taken over again: it may be
 /// what ends its servers.
@@ -30,6 +30,8 @@ pub struct KeptMemory {
     pub chunks: BTreeMap<(u32, u64), KeptChunk>,
     /// The windows that it has beside its first ones, by address, as its server has told.
     pub windows: BTreeMap<u64, KeptWindow>,
+    /// How many of these windows and chunks a next server was told of, and which.
+    pub told: (Option<ServerId>, usize),
     /// Of a session that goes on: its former status, and where its windows lay.
     pub former: Option<(Sealed, Vec<u64>)>,
     /// When it was last taken over, and how often in a row.
@@ -110,8 +112,8 @@ impl KeptWindow {
     }
 }
 
-/// Chunks of a session that are kept: one that has more is not taken over.
-const MOST_CHUNKS: usize = 1024;
+/// Chunks of a session that are kept: one that has more is not taken over. 40 GiB in blocks of 20 MiB lie in 1,700.
+const MOST_CHUNKS: usize = 4096;
 
 /// Windows of a session, beside its first ones, that are kept: as many as a server gives to one.
 const MOST_WINDOWS: usize = 256;
@@ -137,6 +139,7 @@ impl KeptMemory {
             files: (0..devices).map(file).collect::<Result<_, _>>()?,
             chunks: BTreeMap::new(),
             windows: BTreeMap::new(),
+            told: (None, 0),
             former: None,
             takeovers: None,
         })
@@ -193,6 +196,7 @@ impl KeptMemory {
             files: self.files,
             chunks: self.chunks,
             windows: self.windows,
+            told: (None, 0),
             former: Some((status, bases)),
             takeovers,
         })

@@ -151,6 +151,8 @@ pub struct Server {
     pub settings: ServerLimits,
     /// Clients that wait for it.
     pub waiting: VecDeque<WaitingClient>,
+    /// Its socket is watched for room for one of them.
+    pub awaits_room: bool,
     /// Clients that it has, by session.
     pub clients: BTreeMap<u64, Client>,
     /// Those of their sessions that another server can take over.
@@ -184,13 +186,6 @@ impl Server {
     /// The memory of a session that another server can take over.
     pub fn kept_memory(&mut self, session: u64) -> Option<&mut KeptMemory> {
         self.kept.get_mut(&session)?.client.memory.as_mut()
-    }
-
-    /// Keeps something of a session's device memory. Who has too much of it, or something that did not come, is not taken over.
-    pub fn keep(&mut self, session: u64, add: impl FnOnce(&mut KeptMemory) -> bool) {
-        if self.kept_memory(session).is_some_and(|kept| !add(kept)) {
-            self.stop_keeping(session);
-        }
     }
 
     /// Notes what a client may have now. Whether it is there.
@@ -265,6 +260,18 @@ pub struct Registry {
 }
 
 impl Registry {
+    /// How many pieces of device memory are kept of all sessions: each may have a descriptor.
+    pub fn kept_pieces(&self) -> u64 {
+        let sessions = self
+            .servers
+            .values()
+            .flat_map(|server| server.kept.values());
+        let memories = sessions.filter_map(|kept| kept.client.memory.as_ref());
+        memories
+            .map(|kept| (kept.chunks.len() + kept.windows.len()) as u64)
+            .sum()
+    }
+
     /// A server has told of a fault of a client's.
     pub fn add_fault(&mut self, id: ServerId, session: u64, fault: &Fault) {
         let Some(server) = self.servers.get_mut(&id) else {
