@@ -13,8 +13,8 @@ use std::time::Duration;
 use cuda_abi::types::CUlimit;
 use engine::plan::checks;
 use engine::{
-    Attachment, CUresult, Charge, Client, KeptMemory, KernelPointers, MemoryHandle, Owner, Runs,
-    Share, Window, WorkInFlight,
+    Attachment, CUresult, Charge, Client, FurtherWindow, KeptMemory, KernelPointers, MemoryHandle,
+    Owner, Runs, Share, Window, WorkInFlight,
 };
 use protocol::operations::{self, At, CONTEXT_SLOTS, STREAM_NON_BLOCKING, STREAM_SLOTS};
 use protocol::tensor_maps;
@@ -52,6 +52,7 @@ impl SoftClient {
         let Attachment {
             windows,
             kept,
+            further,
             addresses,
             host,
             staging,
@@ -66,13 +67,16 @@ impl SoftClient {
             KeptMemory::Files(files) => files,
             KeptMemory::None | KeptMemory::Chunks(_) => Vec::new(),
         };
-        let memory = ClientMemory::new(
+        let mut memory = ClientMemory::new(
             (&windows, files),
             &devices.budgets,
             &addresses,
             &host,
             &staging,
         )?;
+        for window in further {
+            memory.add_window(window)?;
+        }
         let scheduler = Arc::clone(devices.pool.scheduler());
         // As the server tells the client of MULTIPROCESSOR_COUNT: what occupancy is computed by.
         let sms = granted(scheduler.workers(), share.percentage);
@@ -126,13 +130,8 @@ impl Client for SoftClient {
         self.objects().memory.decommit(range);
     }
 
-    fn window_add(
-        &mut self,
-        device: u32,
-        window: Window,
-        addresses: Arc<dyn Owner>,
-    ) -> Result<(), CUresult> {
-        self.objects().memory.add_window(device, window, &addresses)
+    fn window_add(&mut self, further: FurtherWindow) -> Result<(), CUresult> {
+        self.objects().memory.add_window(further)
     }
 
     fn window_remove(&mut self, window: Window) {

@@ -160,6 +160,19 @@ pub struct MemoryChunk {
     pub descriptor: OwnedFd,
 }
 
+/// Addresses that a client's memory on a device can have beside those of its first window there.
+#[derive(Debug)]
+pub struct FurtherWindow {
+    /// The device's number.
+    pub device: u32,
+    /// The addresses.
+    pub window: Window,
+    /// Keeps them from being another's, held as [`Attachment::addresses`] is.
+    pub addresses: Arc<dyn Owner>,
+    /// What their memory lies in, if it is to stay in a file when this process ends: a sealed memfd of the window's size.
+    pub file: Option<OwnedFd>,
+}
+
 /// What a client brings when it is attached.
 #[derive(Debug)]
 pub struct Attachment {
@@ -168,6 +181,9 @@ pub struct Attachment {
     pub windows: Vec<Window>,
     /// How the windows' memory is to stay when this process ends, as [`Engine::keeping`] says that it can.
     pub kept: KeptMemory,
+    /// Windows that it had got besides in a former process, with what these hold. As if they had been added by
+    /// [`Client::window_add`].
+    pub further: Vec<FurtherWindow>,
     /// Keeps the windows' addresses from being another's. To be held until nothing is mapped there
     /// any more, which for memory that others use is after the client has gone.
     pub addresses: Arc<dyn Owner>,
@@ -254,13 +270,13 @@ macro_rules! client_trait {
             fn decommit(&mut self, range: Window);
 
             /// Adds addresses to those that the client's memory on a device can have, as if they had
-            /// been the attachment's. `addresses` is held as [`Attachment::addresses`] is.
+            /// been the attachment's.
             ///
             /// # Errors
             /// CUDA_ERROR_INVALID_VALUE for addresses that overlap the client's or are not made of
             /// granules, CUDA_ERROR_INVALID_DEVICE, and CUDA_ERROR_OUT_OF_MEMORY when the system has
             /// no room for them; then nothing has changed.
-            fn window_add(&mut self, device: u32, window: Window, addresses: Arc<dyn Owner>) -> Result<(), CUresult>;
+            fn window_add(&mut self, further: FurtherWindow) -> Result<(), CUresult>;
 
             /// Takes a window of [`Client::window_add`] back. The caller knows that nothing of it is
             /// committed, mapped or shared; work that uses it all the same faults or reads zeroes,

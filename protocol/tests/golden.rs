@@ -212,6 +212,22 @@ fn packets() -> Vec<(&'static str, Packet)> {
             },
         ),
         (
+            "window-made",
+            Packet::WindowMade {
+                session: 6,
+                device: 1,
+                base: 0x0304_0000_0000,
+                bytes: 4 << 30,
+            },
+        ),
+        (
+            "window-gone",
+            Packet::WindowGone {
+                session: 6,
+                base: 0x0304_0000_0000,
+            },
+        ),
+        (
             "taken-over",
             Packet::TakenOver {
                 session: 6,

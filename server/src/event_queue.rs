@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use cuda_abi::CUresult;
-use engine::MemoryChunk;
+use engine::{MemoryChunk, Window};
 use parking_lot::Mutex;
 use protocol::control_messages::{DeviceAccount, Ending, Guilt, Takeovers};
 use rustix::event::{EventfdFlags, eventfd};
@@ -25,6 +25,19 @@ pub enum ServerEvent {
     ChunkMade(u64, MemoryChunk),
     /// A chunk that begins there is the client's no longer.
     ChunkGone(u64, u32, u64),
+    /// The client got a further window, which its next server is to give it again.
+    WindowMade {
+        /// The session.
+        session: u64,
+        /// The device's number.
+        device: u32,
+        /// Its addresses.
+        window: Window,
+        /// What its memory lies in, if that is a file.
+        file: Option<OwnedFd>,
+    },
+    /// A further window that begins there is the client's no longer.
+    WindowGone(u64, u64),
     /// A context of the client is dead.
     Fault {
         /// The session.

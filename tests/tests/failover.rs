@@ -323,6 +323,98 @@ fn a_server_that_is_told_to_end_takes_its_clients_along() {
     survivor.end();
 }
 
+/// A daemon whose device has more memory than the machine.
+fn large_device() -> Daemon {
+    let variables = [
+        ("OPENMPS_SOFT_MEMORY", "64G"),
+        ("OPENMPS_SOFT_OVERCOMMIT", "1"),
+    ];
+    Daemon::start_as(&["--failover"], &variables)
+}
+
+#[test]
+fn memory_beyond_the_first_addresses_is_there_again() {
+    let daemon = large_device();
+    let mut survivors: Vec<Survivor> = (0..3).map(|_| Survivor::start(&daemon)).collect();
+    for survivor in &mut survivors {
+        assert_eq!(survivor.ask("grow"), "ok");
+        assert_eq!(survivor.ask("round"), "ok");
+    }
+    for time in 0..2 {
+        replace(&daemon, Signal::KILL);
+        for survivor in &mut survivors {
+            assert_eq!(survivor.ask("round"), "ok", "{}", daemon.server_log());
+        }
+        // Beside what was another server's.
+        if time == 0 {
+            assert_eq!(survivors[0].ask("grow"), "ok");
+        }
+    }
+    let log = daemon.server_log();
+    let taken_over = log.matches("taken over from a server that ended").count();
+    assert_eq!(taken_over, 2 * 3, "{log}");
+    // Who gives it back can have it again, from the next server too.
+    for survivor in &mut survivors {
+        assert_eq!(survivor.ask("shrink"), "ok");
+        assert_eq!(survivor.ask("round"), "ok");
+    }
+    replace(&daemon, Signal::KILL);
+    for survivor in &mut survivors {
+        assert_eq!(survivor.ask("round"), "ok", "{}", daemon.server_log());
+        assert_eq!(survivor.ask("grow"), "ok");
+        assert_eq!(survivor.ask("round"), "ok");
+    }
+    for survivor in survivors {
+        survivor.end();
+    }
+    eventually("all clients are gone", || daemon.clients().is_empty());
+    assert_eq!(succeed(&mut daemon.probe(&["memory"])), "ok\n");
+}
+
+#[test]
+fn memory_beyond_the_first_addresses_that_was_given_back_in_the_ring_is_given_back_by_the_next_server()
+ {
+    let daemon = large_device();
+    let mut survivor = Survivor::start(&daemon);
+    assert_eq!(survivor.ask("grow"), "ok");
+    assert_eq!(survivor.ask("round"), "ok");
+    let server = daemon.server();
+    send(server, Signal::STOP);
+    assert_eq!(survivor.ask("post"), "ok");
+    assert_eq!(survivor.ask("shrink"), "ok");
+    survivor.say("grow");
+    std::thread::sleep(Duration::from_millis(50));
+    send(server, Signal::KILL);
+    assert_eq!(survivor.hear(), "ok", "{}", daemon.server_log());
+    assert_eq!(survivor.ask("round"), "ok");
+    replace(&daemon, Signal::KILL);
+    assert_eq!(survivor.ask("round"), "ok", "{}", daemon.server_log());
+    survivor.end();
+}
+
+#[test]
+fn clients_with_much_memory_in_the_midst_of_work_have_exact_results_or_are_told() {
+    let daemon = large_device();
+    let mut survivors: Vec<Survivor> = (0..4).map(|_| Survivor::start(&daemon)).collect();
+    for survivor in &mut survivors {
+        assert_eq!(survivor.ask("grow"), "ok");
+        survivor.say("loop");
+    }
+    std::thread::sleep(Duration::from_millis(300));
+    replace(&daemon, Signal::KILL);
+    for survivor in &mut survivors {
+        match survivor.hear().as_str() {
+            "ok" => {}
+            "error 719" => assert_eq!(survivor.ask("reset"), "ok"),
+            other => panic!("{other:?}: {}", daemon.server_log()),
+        }
+        assert_eq!(survivor.ask("round"), "ok");
+    }
+    for survivor in survivors {
+        survivor.end();
+    }
+}
+
 /// A daemon over a driver of our own, and the file whose content is the process whose device dies.
 fn over_a_driver(folder: &std::path::Path) -> (Daemon, std::path::PathBuf) {
     over_a_driver_with(folder, "DEATH")
@@ -332,7 +424,9 @@ fn over_a_driver(folder: &std::path::Path) -> (Daemon, std::path::PathBuf) {
 fn over_a_driver_with(folder: &std::path::Path, name: &str) -> (Daemon, std::path::PathBuf) {
     let file = folder.join("file");
     let defined = format!("{name}=\"{}\"", file.display());
-    let driver = tests::fake_driver::compile(folder, &["VERSION=13000", "SPINNING=1", &defined]);
+    let total = "TOTAL=(1ull << 36)";
+    let driver =
+        tests::fake_driver::compile(folder, &["VERSION=13000", "SPINNING=1", total, &defined]);
     let driver = driver.to_str().unwrap();
     let variables = [("OPENMPS_ENGINE", "nvidia"), ("OPENMPS_DRIVER", driver)];
     (Daemon::start_as(&["--failover"], &variables), file)
@@ -377,6 +471,47 @@ fn on_a_gpu_idle_clients_go_on_when_their_server_is_killed() {
     let log = daemon.server_log();
     let taken_over = log.matches("taken over from a server that ended").count();
     assert_eq!(taken_over, 2 * 4, "{log}");
+    for holder in holders {
+        holder.end();
+    }
+}
+
+#[test]
+fn on_a_gpu_memory_beyond_the_first_addresses_is_there_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let (daemon, _) = over_a_driver(folder.path());
+    let mut holders: Vec<Survivor> = (0..2).map(|_| Survivor::of("holder", &daemon)).collect();
+    for holder in &mut holders {
+        assert_eq!(holder.ask("grow"), "ok");
+    }
+    for _ in 0..2 {
+        for holder in &mut holders {
+            assert_eq!(holder.ask("round"), "ok");
+        }
+        replace(&daemon, Signal::KILL);
+        for holder in &mut holders {
+            assert_eq!(holder.ask("round"), "ok", "{}", daemon.server_log());
+        }
+    }
+    // What is given back in the ring, and not taken yet, is the next server's to give back.
+    let server = daemon.server();
+    send(server, Signal::STOP);
+    for holder in &mut holders {
+        assert_eq!(holder.ask("shrink"), "ok");
+        holder.say("grow");
+    }
+    send(server, Signal::KILL);
+    for holder in &mut holders {
+        assert_eq!(holder.hear(), "ok", "{}", daemon.server_log());
+        assert_eq!(holder.ask("round"), "ok");
+    }
+    replace(&daemon, Signal::KILL);
+    for holder in &mut holders {
+        assert_eq!(holder.ask("round"), "ok", "{}", daemon.server_log());
+    }
+    let log = daemon.server_log();
+    let taken_over = log.matches("taken over from a server that ended").count();
+    assert_eq!(taken_over, 4 * 2, "{log}");
     for holder in holders {
         holder.end();
     }

@@ -3,7 +3,6 @@
 //! Called by `daemon::connections` and `users`. Must not know what a client runs, nor its ring: the descriptors are
 //! handed over unread.
 
-use std::collections::BTreeMap;
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 
@@ -21,7 +20,7 @@ use super::Daemon;
 use crate::container::Container;
 use crate::groups::NotAnnounced;
 use crate::log::events::of_client;
-use crate::servers::kept_session::KeptChunk;
+use crate::servers::kept_session::KeptMemory;
 use crate::servers::limits::{limits_of, percentage_of, priority_of};
 use crate::servers::placement::{Companion, Requester, server_for};
 use crate::servers::registry::QueuedClient;
@@ -203,9 +202,10 @@ impl Daemon {
             if let Some(waiting) = self.admit(id, waiting)
                 && let Some(server) = self.registry.servers.get_mut(&id)
             {
-                // The server's socket is full: it has much to read, and says something afterwards.
+                // The server's socket is full: it has much to read.
                 server.waiting.push_front(waiting);
-                return;
+                server.awaits_room = true;
+                return self.watch_for_room(id, true);
             }
         }
     }
@@ -280,6 +280,12 @@ impl Daemon {
         let former = self.ending_server(waiting.former);
         self.forget_who_stopped_recording();
         let time_line = self.recorder_of(&client);
+        let server = self.registry.servers.get(&id)?;
+        let to = (id, &server.connection);
+        let told = send_kept(to, waiting.session, waiting.memory.as_mut()?);
+        if told.as_ref().is_err_and(SocketError::would_wait) {
+            return Some(waiting);
+        }
         let kept = waiting.memory.as_ref()?;
         let admit = Packet::Admit(Admit {
             session: waiting.session,
@@ -320,8 +326,7 @@ impl Daemon {
             fds.push(time_line.asker.connection.as_fd());
         }
         let server = self.registry.servers.get_mut(&id)?;
-        let sent = send_chunks(&server.connection, waiting.session, &kept.chunks)
-            .and_then(|()| server.connection.try_send(&admit.encode(), &fds));
+        let sent = told.and_then(|()| server.connection.try_send(&admit.encode(), &fds));
         match sent {
             Ok(()) => {
                 server.formers.extend(former);
@@ -357,22 +362,44 @@ impl Daemon {
     }
 }
 
-/// Tells a server what a session's former server has left of its device memory. What it has been told it may be told again.
-fn send_chunks(
-    server: &Connection,
+/// Tells a server what a session's former server has left of its device memory, beginning where its socket was full before.
+fn send_kept(
+    (id, server): (ServerId, &Connection),
     session: u64,
-    chunks: &BTreeMap<(u32, u64), KeptChunk>,
+    kept: &mut KeptMemory,
 ) -> Result<(), SocketError> {
-    chunks.iter().try_for_each(|(&(device, base), chunk)| {
+    let KeptMemory {
+        windows,
+        chunks,
+        told,
+        ..
+    } = kept;
+    if told.0 != Some(id) {
+        *told = (Some(id), 0);
+    }
+    let windows = windows.iter().map(|(&base, window)| {
+        let packet = Packet::WindowMade {
+            session,
+            device: window.device,
+            base,
+            bytes: window.bytes,
+        };
+        (packet, window.file())
+    });
+    let chunks = chunks.iter().map(|(&(device, base), chunk)| {
         let packet = Packet::ChunkMade {
             session,
             device,
             base,
             bytes: chunk.bytes,
         };
-        let descriptor: Vec<_> = chunk.descriptor().into_iter().collect();
-        server.try_send(&packet.encode(), &descriptor)
-    })
+        (packet, chunk.descriptor())
+    });
+    for (packet, descriptor) in windows.chain(chunks).skip(told.1) {
+        server.try_send(&packet.encode(), descriptor.as_slice())?;
+        told.1 += 1;
+    }
+    Ok(())
 }
 
 /// What a client says of its name, fit for lists: no control characters, not too long.

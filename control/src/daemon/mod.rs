@@ -328,6 +328,17 @@ impl Daemon {
         )
     }
 
+    /// From now on a server's socket is heard of when there is room in it too, or no longer.
+    pub(crate) fn watch_for_room(&self, id: ServerId, waits: bool) {
+        let Some(server) = self.registry.servers.get(&id) else {
+            return;
+        };
+        let mut flags = EventFlags::IN;
+        flags.set(EventFlags::OUT, waits);
+        let data = EventData::new_u64(EpollToken::Server(id).encode());
+        let _ = epoll::modify(&self.epoll, &server.connection, data, flags);
+    }
+
     /// To be called before a descriptor is sent to another process: there it stays open, and so the
     /// kernel would go on telling of it here.
     pub(crate) fn unwatch(&self, fd: impl AsFd) {

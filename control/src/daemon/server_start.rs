@@ -152,6 +152,7 @@ impl Daemon {
                 settings,
                 waiting: VecDeque::new(),
                 clients: std::collections::BTreeMap::new(),
+                awaits_room: false,
                 kept: std::collections::BTreeMap::new(),
                 last_serial: 0,
                 takeovers: Takeovers::default(),

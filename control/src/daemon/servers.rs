@@ -14,13 +14,13 @@ use serde_json::json;
 use transport::background_close;
 use transport::socket::SocketError;
 
-use super::Daemon;
+use super::{Daemon, descriptors};
 use crate::commands::Awaited;
 use crate::log::Role;
 use crate::log::events::{of_client, of_server};
 use crate::servers::faults::Fault;
 use crate::servers::handovers::Since;
-use crate::servers::kept_session::KeptChunk;
+use crate::servers::kept_session::{KeptChunk, KeptMemory, KeptWindow};
 use crate::servers::limits::{as_given, device_named};
 use crate::servers::placement::ServerKey;
 use crate::servers::registry::{ServerId, State};
@@ -86,8 +86,12 @@ impl Daemon {
         }
     }
 
-    /// A server has said something. What is left after a turn makes its socket readable again.
+    /// A server has said something, or has read what it was told. What is left after a turn makes its socket readable again.
     pub(crate) fn server_spoke(&mut self, id: ServerId) {
+        let server = self.registry.servers.get_mut(&id);
+        if server.is_some_and(|server| std::mem::take(&mut server.awaits_room)) {
+            self.watch_for_room(id, false);
+        }
         self.hear(id, PACKETS_A_TURN);
     }
 
@@ -120,19 +124,44 @@ impl Daemon {
     }
 
     fn server_said(&mut self, id: ServerId, packet: Packet, descriptors: Vec<OwnedFd>) {
-        if let Packet::ChunkMade {
-            session,
-            device,
-            base,
-            bytes,
-        } = packet
-        {
-            let chunk = KeptChunk::new(bytes, descriptors);
-            if let Some(server) = self.registry.servers.get_mut(&id) {
-                server.keep_chunk(session, (device, base), chunk);
+        match packet {
+            Packet::ChunkMade {
+                session,
+                device,
+                base,
+                bytes,
+            } => {
+                let chunk = KeptChunk::new(bytes, descriptors);
+                self.keep(id, session, |kept| kept.add_chunk((device, base), chunk));
             }
-            return;
+            Packet::WindowMade {
+                session,
+                device,
+                base,
+                bytes,
+            } => {
+                let window = KeptWindow::new(device, bytes, descriptors);
+                self.keep(id, session, |kept| kept.add_window(base, window));
+            }
+            packet => self.server_said_without(id, packet, descriptors),
         }
+    }
+
+    /// Keeps something of a session's device memory. Who has too much of it, or something that did not come, is not taken over;
+    /// nor is who has some when half of this process's descriptors keep memory.
+    fn keep(&mut self, id: ServerId, session: u64, add: impl FnOnce(&mut KeptMemory) -> bool) {
+        let has_room = self.registry.kept_pieces() < descriptors() / 2;
+        if let Some(server) = self.registry.servers.get_mut(&id)
+            && server
+                .kept_memory(session)
+                .is_some_and(|kept| !has_room || !add(kept))
+        {
+            server.stop_keeping(session);
+        }
+    }
+
+    /// A server has said something with which no descriptors belong.
+    fn server_said_without(&mut self, id: ServerId, packet: Packet, descriptors: Vec<OwnedFd>) {
         if !descriptors.is_empty() {
             // They belong to nothing, and closing them may wait.
             background_close::run(move || drop(descriptors));
@@ -179,6 +208,11 @@ impl Daemon {
             } => {
                 if let Some(kept) = server.kept_memory(session) {
                     kept.chunks.remove(&(device, base));
+                }
+            }
+            Packet::WindowGone { session, base } => {
+                if let Some(kept) = server.kept_memory(session) {
+                    kept.windows.remove(&base);
                 }
             }
             Packet::Gone {

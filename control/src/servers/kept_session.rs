@@ -12,7 +12,7 @@ use transport::background_close;
 use transport::memory::{MemoryError, Sealed};
 use transport::session::SessionMemory;
 
-use crate::servers::registry::WaitingClient;
+use crate::servers::registry::{ServerId, WaitingClient};
 
 /// Takeovers in a row, each within [`IN_A_ROW`] of the one before, after which a session is not taken over again: it may be
 /// what ends its servers.
@@ -28,6 +28,10 @@ pub struct KeptMemory {
     pub files: Vec<Sealed>,
     /// Device memory that its server has told of, by device and address.
     pub chunks: BTreeMap<(u32, u64), KeptChunk>,
+    /// The windows that it has beside its first ones, by address, as its server has told.
+    pub windows: BTreeMap<u64, KeptWindow>,
+    /// How many of these windows and chunks a next server was told of, and which.
+    pub told: (Option<ServerId>, usize),
     /// Of a session that goes on: its former status, and where its windows lay.
     pub former: Option<(Sealed, Vec<u64>)>,
     /// When it was last taken over, and how often in a row.
@@ -39,38 +43,80 @@ pub struct KeptMemory {
 pub struct KeptChunk {
     /// Its bytes.
     pub bytes: u64,
-    /// What came with what the server said of it. Servers are trusted no more than their users: it can be anything.
-    descriptors: Vec<OwnedFd>,
+    descriptors: Descriptors,
 }
 
-impl KeptChunk {
-    /// What a server says to be one, with what came beside that.
-    #[must_use]
-    pub const fn new(bytes: u64, descriptors: Vec<OwnedFd>) -> Self {
-        Self { bytes, descriptors }
-    }
-
-    /// What the device's driver exports it as, if just that came.
-    #[must_use]
-    pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
-        match &self.descriptors[..] {
-            [one] => Some(one.as_fd()),
-            _ => None,
-        }
-    }
+/// A window that a session has beside its first ones.
+#[derive(Debug)]
+pub struct KeptWindow {
+    /// The number of its device.
+    pub device: u32,
+    /// Its bytes.
+    pub bytes: u64,
+    descriptors: Descriptors,
 }
 
-impl Drop for KeptChunk {
+/// What came with what a server said. Servers are trusted no more than their users: it can be anything.
+#[derive(Debug)]
+struct Descriptors(Vec<OwnedFd>);
+
+impl Drop for Descriptors {
     fn drop(&mut self) {
-        let descriptors = std::mem::take(&mut self.descriptors);
+        let descriptors = std::mem::take(&mut self.0);
         if !descriptors.is_empty() {
             background_close::run(move || drop(descriptors));
         }
     }
 }
 
-/// Chunks of a session that are kept: one that has more is not taken over.
-pub const MOST_CHUNKS: usize = 1024;
+impl KeptChunk {
+    /// What a server says to be one, with what came beside that.
+    #[must_use]
+    pub const fn new(bytes: u64, descriptors: Vec<OwnedFd>) -> Self {
+        Self {
+            bytes,
+            descriptors: Descriptors(descriptors),
+        }
+    }
+
+    /// What the device's driver exports it as, if just that came.
+    #[must_use]
+    pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        match &self.descriptors.0[..] {
+            [one] => Some(one.as_fd()),
+            _ => None,
+        }
+    }
+}
+
+impl KeptWindow {
+    /// What a server says to be one, with what came beside that.
+    #[must_use]
+    pub const fn new(device: u32, bytes: u64, descriptors: Vec<OwnedFd>) -> Self {
+        Self {
+            device,
+            bytes,
+            descriptors: Descriptors(descriptors),
+        }
+    }
+
+    /// What its memory lies in, if that is a file.
+    #[must_use]
+    pub fn file(&self) -> Option<BorrowedFd<'_>> {
+        self.descriptors.0.first().map(AsFd::as_fd)
+    }
+
+    /// Whether not more came with it than can be.
+    const fn is_sound(&self) -> bool {
+        self.descriptors.0.len() <= 1
+    }
+}
+
+/// Chunks of a session that are kept: one that has more is not taken over. 40 GiB in blocks of 20 MiB lie in 1,700.
+const MOST_CHUNKS: usize = 4096;
+
+/// Windows of a session, beside its first ones, that are kept: as many as a server gives to one.
+const MOST_WINDOWS: usize = 256;
 
 /// A session that another server can take over.
 #[derive(Debug)]
@@ -92,9 +138,33 @@ impl KeptMemory {
             memory: SessionMemory::create(HOST_BYTES)?,
             files: (0..devices).map(file).collect::<Result<_, _>>()?,
             chunks: BTreeMap::new(),
+            windows: BTreeMap::new(),
+            told: (None, 0),
             former: None,
             takeovers: None,
         })
+    }
+
+    /// Keeps a chunk, by device and address. Whether it came, and there is room for it.
+    #[must_use]
+    pub fn add_chunk(&mut self, place: (u32, u64), chunk: KeptChunk) -> bool {
+        let is_kept = chunk.descriptor().is_some()
+            && (self.chunks.len() < MOST_CHUNKS || self.chunks.contains_key(&place));
+        if is_kept {
+            self.chunks.insert(place, chunk);
+        }
+        is_kept
+    }
+
+    /// Keeps a window, by its address. Whether it can be one, and there is room for it.
+    #[must_use]
+    pub fn add_window(&mut self, base: u64, window: KeptWindow) -> bool {
+        let is_kept = window.is_sound()
+            && (self.windows.len() < MOST_WINDOWS || self.windows.contains_key(&base));
+        if is_kept {
+            self.windows.insert(base, window);
+        }
+        is_kept
     }
 
     /// The memory with which another server goes on. `None` if that was done too often, of which those times do not count at
@@ -125,8 +195,52 @@ impl KeptMemory {
             },
             files: self.files,
             chunks: self.chunks,
+            windows: self.windows,
+            told: (None, 0),
             former: Some((status, bases)),
             takeovers,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn descriptors(count: usize) -> Vec<OwnedFd> {
+        let file = || std::fs::File::open("/dev/null").expect("a file");
+        (0..count).map(|_| file().into()).collect()
+    }
+
+    #[test]
+    fn so_many_windows_are_kept_and_what_can_be_none_is_not() {
+        let mut kept = KeptMemory::create(1).expect("memory");
+        let window = |count| KeptWindow::new(0, EXTENT, descriptors(count));
+        for number in 0..MOST_WINDOWS as u64 {
+            assert!(kept.add_window(number * EXTENT, window(0)));
+        }
+        let next = MOST_WINDOWS as u64 * EXTENT;
+        assert!(!kept.add_window(next, window(0)), "too many");
+        assert!(kept.add_window(0, window(1)), "in the place of the same");
+        assert!(!kept.add_window(0, window(2)), "what came is no file");
+        assert_eq!(kept.windows.len(), MOST_WINDOWS);
+        kept.windows.remove(&EXTENT);
+        assert!(kept.add_window(next, window(1)));
+        let next = kept.taken_over(vec![1], false).expect("once");
+        assert_eq!(next.windows.len(), MOST_WINDOWS);
+        assert!(next.windows[&0].file().is_some());
+    }
+
+    #[test]
+    fn so_many_chunks_are_kept_and_those_that_did_not_come_are_not() {
+        let mut kept = KeptMemory::create(1).expect("memory");
+        let chunk = |count| KeptChunk::new(2 << 20, descriptors(count));
+        for number in 0..MOST_CHUNKS as u64 {
+            assert!(kept.add_chunk((0, number << 21), chunk(1)));
+        }
+        assert!(!kept.add_chunk((1, 0), chunk(1)), "too many");
+        assert!(kept.add_chunk((0, 0), chunk(1)), "in the place of the same");
+        assert!(!kept.add_chunk((0, 0), chunk(0)), "it did not come");
+        assert!(!kept.add_chunk((0, 0), chunk(2)), "there are two");
     }
 }

@@ -15,7 +15,7 @@ use transport::socket::{Connection, Peer};
 
 use crate::container::Container;
 use crate::servers::faults::{Fault, Faults};
-use crate::servers::kept_session::{KeptChunk, KeptMemory, KeptSession, MOST_CHUNKS};
+use crate::servers::kept_session::{KeptMemory, KeptSession};
 use crate::servers::limits::{ClientLimits, ServerLimits, priority_of, set_limits};
 use crate::servers::placement::{Companion, ServerKey};
 
@@ -157,6 +157,8 @@ pub struct Server {
     pub settings: ServerLimits,
     /// Clients that wait for it.
     pub waiting: VecDeque<WaitingClient>,
+    /// Its socket is watched for room for one of them.
+    pub awaits_room: bool,
     /// Clients that it has, by session.
     pub clients: BTreeMap<u64, Client>,
     /// Those of their sessions that another server can take over.
@@ -219,18 +221,6 @@ impl Server {
     /// The memory of a session that another server can take over.
     pub fn kept_memory(&mut self, session: u64) -> Option<&mut KeptMemory> {
         self.kept.get_mut(&session)?.client.memory.as_mut()
-    }
-
-    /// Keeps a chunk of a session's device memory. Who has too many of them, or one that did not come, is not taken over.
-    pub fn keep_chunk(&mut self, session: u64, place: (u32, u64), chunk: KeptChunk) {
-        let Some(kept) = self.kept_memory(session) else {
-            return;
-        };
-        if chunk.descriptor().is_some() && kept.chunks.len() < MOST_CHUNKS {
-            kept.chunks.insert(place, chunk);
-        } else {
-            self.stop_keeping(session);
-        }
     }
 
     /// Notes what a client may have now. Whether it is there.
@@ -305,6 +295,18 @@ pub struct Registry {
 }
 
 impl Registry {
+    /// How many pieces of device memory are kept of all sessions: each may have a descriptor.
+    pub fn kept_pieces(&self) -> u64 {
+        let sessions = self
+            .servers
+            .values()
+            .flat_map(|server| server.kept.values());
+        let memories = sessions.filter_map(|kept| kept.client.memory.as_ref());
+        memories
+            .map(|kept| (kept.chunks.len() + kept.windows.len()) as u64)
+            .sum()
+    }
+
     /// A server has told of a fault of a client's.
     pub fn add_fault(&mut self, id: ServerId, session: u64, fault: &Fault) {
         let Some(server) = self.servers.get_mut(&id) else {

@@ -16,8 +16,8 @@ use std::sync::Arc;
 
 use cuda_abi::types::CUlimit;
 use engine::{
-    Attachment, Bound, CUresult, Client, KeptMemory, KernelPointers, MemoryHandle, Owner,
-    PollResult, Runs, Share, Window, WorkInFlight,
+    Attachment, Bound, CUresult, Client, FurtherWindow, KeptMemory, KernelPointers, MemoryHandle,
+    Owner, PollResult, Runs, Share, Window, WorkInFlight,
 };
 use protocol::operations::{
     self, At, CONTEXT_SLOTS, OUTPUT_NONE, OUTPUT_PIECE, STREAM_NON_BLOCKING, STREAM_SLOTS,
@@ -98,6 +98,7 @@ impl NvidiaClient {
         let Attachment {
             windows,
             kept,
+            further,
             addresses,
             host,
             staging,
@@ -113,8 +114,11 @@ impl NvidiaClient {
         let claim = shared.shares.add_client(share, group)?;
         let mut memory =
             ClientAddressSpace::new(&shared.devices, &windows, &addresses, host, staging)?;
+        for window in further {
+            memory.add_window(window)?;
+        }
         if let KeptMemory::Chunks(chunks) = &kept {
-            memory.keep_chunks(&observer, &windows, chunks)?;
+            memory.keep_chunks(&observer, chunks)?;
         }
         let is_kept = matches!(kept, KeptMemory::Chunks(_));
         let waker = Arc::clone(shared.poller.waker());
@@ -186,13 +190,8 @@ impl Client for NvidiaClient {
         self.memory.decommit(range);
     }
 
-    fn window_add(
-        &mut self,
-        device: u32,
-        window: Window,
-        addresses: Arc<dyn Owner>,
-    ) -> Result<(), CUresult> {
-        self.memory.add_window(device, window, &addresses)
+    fn window_add(&mut self, further: FurtherWindow) -> Result<(), CUresult> {
+        self.memory.add_window(further)
     }
 
     fn window_remove(&mut self, window: Window) {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 
 use cuda_abi::CUresult;
-use engine::{MemoryChunk, Observer, Owner, Region, Window};
+use engine::{FurtherWindow, MemoryChunk, Observer, Owner, Region, Window};
 use protocol::operations::Space;
 
 use crate::device::Device;
@@ -87,11 +87,10 @@ impl ClientAddressSpace {
     pub(crate) fn keep_chunks(
         &mut self,
         observer: &Arc<dyn Observer>,
-        windows: &[Window],
         chunks: &[MemoryChunk],
     ) -> Result<(), CUresult> {
-        for (own, &window) in self.devices.iter_mut().zip(windows) {
-            own.keep_chunks(Arc::clone(observer), window);
+        for own in &mut self.devices {
+            own.keep_chunks(Arc::clone(observer));
         }
         chunks.iter().try_for_each(|chunk| {
             let own = self.devices.get_mut(chunk.device as usize);
@@ -194,12 +193,14 @@ impl ClientAddressSpace {
     /// # Errors
     /// CUDA_ERROR_INVALID_DEVICE, CUDA_ERROR_INVALID_VALUE for addresses that the client or somebody
     /// who shares with it has, and as [`DeviceWindow::new`].
-    pub(crate) fn add_window(
-        &mut self,
-        device: u32,
-        window: Window,
-        addresses: &Arc<dyn Owner>,
-    ) -> Result<(), CUresult> {
+    pub(crate) fn add_window(&mut self, further: FurtherWindow) -> Result<(), CUresult> {
+        // Its chunks are kept, if at all: there is no file.
+        let FurtherWindow {
+            device,
+            window,
+            addresses,
+            file: _,
+        } = further;
         let invalid = CUresult::ERROR_INVALID_VALUE;
         let end = window.base.checked_add(window.bytes).ok_or(invalid)?;
         let before = self.imports.range(..end).next_back();
@@ -215,7 +216,7 @@ impl ClientAddressSpace {
         }
         let own = self.devices.get_mut(device as usize);
         let own = own.ok_or(CUresult::ERROR_INVALID_DEVICE)?;
-        own.add_window(window, addresses)
+        own.add_window(window, &addresses)
     }
 
     /// See [`engine::Client::window_remove`].

@@ -16,20 +16,25 @@ use crate::memory::physical::Mapping;
 pub(super) struct KeptChunks {
     observer: Arc<dyn Observer>,
     device: u32,
-    window: Window,
-    /// What a former process left in the window, and the client has not been given again.
-    inherited: Granules,
+    /// What a former process left in each window where it left something, and the client has not been given again.
+    inherited: Vec<(Window, Granules)>,
 }
 
 impl KeptChunks {
-    /// Of a device by its number, for a client whose memory there begins with this window.
-    pub(super) fn new(observer: Arc<dyn Observer>, device: u32, window: Window) -> Self {
+    /// Of a device by its number.
+    pub(super) const fn new(observer: Arc<dyn Observer>, device: u32) -> Self {
         Self {
             observer,
             device,
-            window,
-            inherited: Granules::new(window.base),
+            inherited: Vec::new(),
         }
+    }
+
+    /// What a former process left in the window that a range lies in.
+    fn inherited(&mut self, range: Window) -> Option<&mut Granules> {
+        let mut all = self.inherited.iter_mut();
+        let found = all.find(|(window, _)| window.contains(range.base, range.bytes));
+        found.map(|(_, inherited)| inherited)
     }
 
     /// Tells of a chunk, in which there is nothing of anybody else's by now.
@@ -53,27 +58,29 @@ impl KeptChunks {
 
     /// What a former process left here is not asked for any more.
     pub(super) fn forget(&mut self, range: Window) {
-        if self.window.contains(range.base, range.bytes) {
-            self.inherited.set(range, false);
+        if let Some(inherited) = self.inherited(range) {
+            inherited.set(range, false);
         }
     }
 
-    /// A former process left this.
-    ///
-    /// # Errors
-    /// CUDA_ERROR_INVALID_VALUE for what is not in the window.
-    pub(super) fn inherit(&mut self, at: Window) -> Result<(), CUresult> {
-        if !self.window.contains(at.base, at.bytes) {
-            return Err(CUresult::ERROR_INVALID_VALUE);
+    /// A former process left this, which lies in a window of the client's.
+    pub(super) fn inherit(&mut self, at: Window, window: Window) {
+        if self.inherited(at).is_none() {
+            let nothing = Granules::new(window.base);
+            self.inherited.push((window, nothing));
         }
-        self.inherited.set(at, true);
-        Ok(())
+        if let Some(inherited) = self.inherited(at) {
+            inherited.set(at, true);
+        }
     }
 
     /// Whether all of a range was left by a former process for the client, to whom it is given now: only once.
     pub(super) fn claim(&mut self, range: Window) -> bool {
-        let is_all = self.window.contains(range.base, range.bytes) && self.inherited.has_all(range);
-        self.forget(range);
+        let Some(inherited) = self.inherited(range) else {
+            return false;
+        };
+        let is_all = inherited.has_all(range);
+        inherited.set(range, false);
         is_all
     }
 }

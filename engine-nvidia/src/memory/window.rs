@@ -93,23 +93,29 @@ impl DeviceWindow {
     }
 
     /// From now on chunks are to outlive this process: `observer` is told of them.
-    pub(crate) fn keep_chunks(&mut self, observer: Arc<dyn Observer>, first: Window) {
+    pub(crate) fn keep_chunks(&mut self, observer: Arc<dyn Observer>) {
         let device = self.device.number() as u32;
-        self.kept = Some(KeptChunks::new(observer, device, first));
+        self.kept = Some(KeptChunks::new(observer, device));
     }
 
-    /// Maps a chunk that a former process left. What it holds stays where it is committed next.
+    /// Maps a chunk that a former process left. What it holds stays where it is committed next. One of a window that the client
+    /// has no more was about to go.
     ///
     /// # Errors
-    /// CUDA_ERROR_INVALID_VALUE for what is not in the window or overlaps another chunk, and the driver's status.
+    /// CUDA_ERROR_INVALID_VALUE for what overlaps another chunk, and the driver's status.
     pub(crate) fn inherit(&mut self, chunk: &MemoryChunk) -> Result<(), CUresult> {
         let (at, wrong) = (chunk.at, CUresult::ERROR_INVALID_VALUE);
         if !is_granular(at) || at.bytes == 0 {
             return Err(wrong);
         }
+        let kept = self.kept.as_mut().ok_or(wrong)?;
+        let Some(span) = self.spans.of(at) else {
+            kept.gone(at);
+            return Ok(());
+        };
+        kept.inherit(at, span.window());
         let allocation = Allocation::import(&self.device, at.bytes, &chunk.descriptor)?;
-        self.map_chunk(at, &allocation)?;
-        self.kept.as_mut().ok_or(wrong)?.inherit(at)
+        self.map_chunk(at, &allocation)
     }
 
     /// See [`engine::Client::window_add`].

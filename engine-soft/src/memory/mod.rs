@@ -18,7 +18,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use engine::{Bound, CUresult, Owner, Region, Window, arena};
+use engine::{Bound, CUresult, FurtherWindow, Owner, Region, Window, arena};
 use parking_lot::RwLock;
 use rustix::mm::Advice;
 
@@ -140,12 +140,13 @@ impl ClientMemory {
     }
 
     /// See [`engine::Client::window_add`].
-    pub(crate) fn add_window(
-        &mut self,
-        device: u32,
-        window: Window,
-        addresses: &Arc<dyn Owner>,
-    ) -> Result<(), CUresult> {
+    pub(crate) fn add_window(&mut self, further: FurtherWindow) -> Result<(), CUresult> {
+        let FurtherWindow {
+            device,
+            window,
+            addresses,
+            file,
+        } = further;
         let device = device as usize;
         let part = self.devices.get(device);
         let budget = &part.ok_or(CUresult::ERROR_INVALID_DEVICE)?.budget;
@@ -163,8 +164,8 @@ impl ClientMemory {
         }
         let (mappings, mapped) = (&self.mappings, &self.mapped);
         let counted = Some(mappings.take()?);
-        let place = (device, window, None);
-        let span = DeviceWindow::map(place, budget, addresses, mappings, mapped, counted)?;
+        let place = (device, window, file);
+        let span = DeviceWindow::map(place, budget, &addresses, mappings, mapped, counted)?;
         self.spans.push(span);
         self.renew_spaces();
         Ok(())

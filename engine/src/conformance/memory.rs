@@ -7,7 +7,7 @@ use protocol::operations::{Copy, Space};
 
 use super::rig::{Guest, PATIENCE, more_addresses, noise};
 use crate::arena::GRANULE;
-use crate::{CUresult, Engine, Owner, Window};
+use crate::{CUresult, Engine, FurtherWindow, Owner, Window};
 
 /// A client that goes leaves neither memory nor mappings.
 pub fn attaching_and_detaching_leaves_nothing(engine: &dyn Engine) {
@@ -200,7 +200,7 @@ pub fn windows_come_and_go(engine: &dyn Engine) {
     assert_eq!(guest.client.commit(at(first)), refused, "not yet");
     for added in [first, second] {
         let owner = spare.owner();
-        assert_eq!(guest.client.window_add(0, added, owner), Ok(()));
+        assert_eq!(guest.client.window_add(further(0, added, owner)), Ok(()));
         guest.client.commit(at(added)).expect("memory");
     }
     let last = Window {
@@ -224,10 +224,10 @@ pub fn windows_come_and_go(engine: &dyn Engine) {
         Window { bytes: 0, ..window },
     ] {
         let owner = spare.owner();
-        let added = guest.client.window_add(0, wrong, owner);
+        let added = guest.client.window_add(further(0, wrong, owner));
         assert_eq!(added, refused, "{wrong:x?}");
     }
-    let nowhere = guest.client.window_add(99, window, spare.owner());
+    let nowhere = guest.client.window_add(further(99, window, spare.owner()));
     assert!(nowhere.is_err());
     let across = Window {
         base: second.base - GRANULE,
@@ -256,7 +256,11 @@ pub fn windows_come_and_go(engine: &dyn Engine) {
     assert!(guest.download(own, 16) == data[GRANULE as usize - 8..][..16]);
     // And it can come again, cleared, for another.
     let deadline = Instant::now() + PATIENCE;
-    while other.client.window_add(0, first, spare.owner()).is_err() {
+    while other
+        .client
+        .window_add(further(0, first, spare.owner()))
+        .is_err()
+    {
         assert!(Instant::now() < deadline, "its addresses are not free");
         guest.client.assist();
     }
@@ -265,6 +269,15 @@ pub fn windows_come_and_go(engine: &dyn Engine) {
     drop((guest, other));
     assert_eq!(Guest::new(engine).client.free_memory(0), free);
     assert!(spare.is_unused(), "nobody holds its addresses any more");
+}
+
+fn further(device: u32, window: Window, addresses: Arc<dyn Owner>) -> FurtherWindow {
+    FurtherWindow {
+        device,
+        window,
+        addresses,
+        file: None,
+    }
 }
 
 /// A block that is shared is there for others, and nothing else is, until the last of them is gone.

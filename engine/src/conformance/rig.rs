@@ -153,6 +153,7 @@ impl Guest {
         let attachment = Attachment {
             windows: windows.clone(),
             kept,
+            further: Vec::new(),
             addresses: extents.clone(),
             host: region(&host_memory),
             staging: region(&staging),

@@ -212,6 +212,26 @@ alternatives! {
             /// The number that [`Admit`] had.
             former: u64,
         } = 29,
+        /// Server to daemon: a client has got addresses of a device beside its first ones, which its next server is to give it
+        /// again. Daemon to that server, before [`Packet::Admit`]: it has these. With it comes what their memory lies in, as a
+        /// descriptor, if that is a file.
+        WindowMade {
+            /// The client's session.
+            session: u64,
+            /// The device's number.
+            device: u32,
+            /// The first address.
+            base: u64,
+            /// How many bytes.
+            bytes: u64,
+        } = 30,
+        /// Server to daemon: a client has such addresses no longer.
+        WindowGone {
+            /// The client's session.
+            session: u64,
+            /// The first address.
+            base: u64,
+        } = 31,
     }
 }
 

@@ -51,6 +51,7 @@ impl Opcode {
             self,
             Self::NotSupported
                 | Self::MemInfo
+                | Self::WindowOf
                 | Self::StreamWait
                 | Self::Detach
                 | Self::HostBarrier

@@ -25,9 +25,10 @@ use crate::ipc::descriptors::Descriptors;
 use crate::ipc::events::SharedEvents;
 use crate::ipc::exports::{ExportRegistry, User, UserExports};
 use crate::log::ClientLog;
-use crate::memory::address_account::{AddressAccount, InitialWindows};
+use crate::memory::address_account::InitialWindows;
 use crate::memory::client_memory::{Allowance, ClientMemory};
 use crate::memory::file_receiver::FileReceiver;
+use crate::memory::further_windows::{FurtherWindows, InheritedWindows, Told};
 use crate::memory::host_budget::HostMemoryBudget;
 use crate::memory::registered_files::RegisteredFiles;
 use crate::memory::server_budget::ServerMemoryBudget;
@@ -131,6 +132,8 @@ pub struct HandedMemory {
     pub descriptors: Vec<OwnedFd>,
     /// What its former server has left of its device memory.
     pub chunks: Vec<MemoryChunk>,
+    /// The windows that it had there beside its first ones.
+    pub windows: InheritedWindows,
 }
 
 /// Makes a client's session and welcomes it.
@@ -154,6 +157,7 @@ pub fn admit(
     let HandedMemory {
         descriptors,
         chunks,
+        windows: inherited,
     } = memory;
     let (memory, kept) = KeptMemory::split(descriptors, admit).map_err(|error| full(&error))?;
     let memory = SessionMemory::from_fds(memory, HOST_BYTES).map_err(|error| full(&error))?;
@@ -172,6 +176,12 @@ pub fn admit(
         }
         (Some(_), _) => return Err(full(&"its former server had other devices")),
     };
+    let in_files = keeping == MemoryKeeping::Files;
+    let (account, further) = inherited.take(in_files).map_err(|error| full(&error))?;
+    let further_windows: Vec<(u32, Window)> = further
+        .iter()
+        .map(|further| (further.device, further.window))
+        .collect();
     let bases: Vec<u64> = addresses
         .windows()
         .iter()
@@ -232,6 +242,7 @@ pub fn admit(
                 MemoryKeeping::Chunks if is_kept => engine::KeptMemory::Chunks(chunks),
                 _ => engine::KeptMemory::None,
             },
+            further,
             addresses: addresses.clone(),
             host: region(&pinned),
             staging: region(&staging),
@@ -287,16 +298,19 @@ pub fn admit(
         most: window.bytes,
     };
     let pinned_of_all = host.host_memory.client();
-    let account = ClientMemory::new(
+    let mut memory_of_client = ClientMemory::new(
         &allowances,
         pinned_allowance,
         membership.group,
         pinned_of_all,
     );
+    for (device, window) in further_windows {
+        memory_of_client.add_window(device, window);
+    }
     let granted = multiprocessor_counts(devices, &told);
     let may_have: Vec<u32> = granted.iter().map(|&(told, _)| told).collect();
     let counted: &[u32] = if accounts_are_off() { &[] } else { &may_have };
-    let accounts = Arc::new(ClientAccounts::new(counted, account.counts()));
+    let accounts = Arc::new(ClientAccounts::new(counted, memory_of_client.counts()));
     observer.set_accounts(accounts.clone());
     cancellation.set_accounts(accounts.clone());
     let user_exports = UserExports {
@@ -308,7 +322,7 @@ pub fn admit(
         session: Session::new(SessionParts {
             client,
             observer,
-            memory: account,
+            memory: memory_of_client,
             staging: staging.clone(),
             granted,
             accounts,
@@ -324,7 +338,14 @@ pub fn admit(
                 host.descriptors.clone(),
                 connection.clone(),
             ),
-            addresses: AddressAccount::default(),
+            addresses: FurtherWindows {
+                account,
+                told: is_kept.then(|| Told {
+                    session: admit.session,
+                    events: host.events.clone(),
+                    in_files,
+                }),
+            },
             server_memory: held.clone(),
             files: RegisteredFiles::new(
                 (connection.clone(), host.files.clone()),

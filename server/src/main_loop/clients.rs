@@ -113,7 +113,7 @@ impl MainLoop {
 
     pub(super) fn admit(&mut self, packet: Admit, fds: Vec<OwnedFd>) {
         let number = packet.session;
-        let chunks = self.inherited.remove(&number).unwrap_or_default();
+        let inherited = self.inherited.remove(&number).unwrap_or_default();
         let mut fds = fds.into_iter();
         let (Some(socket), Some(pidfd)) = (fds.next(), fds.next()) else {
             self.log_line(
@@ -136,7 +136,8 @@ impl MainLoop {
         }
         let memory = HandedMemory {
             descriptors: memory,
-            chunks: chunks.into_values().collect(),
+            chunks: inherited.chunks.into_values().collect(),
+            windows: inherited.windows,
         };
         let (pidfd, connection) = (Arc::new(pidfd), Arc::new(Connection::from_stranger(socket)));
         let cancellation = Arc::new(Cancellation::of_former(packet.former));

@@ -41,9 +41,20 @@ impl MainLoop {
                                 at,
                                 descriptor,
                             };
-                            let chunks = self.inherited.entry(session).or_default();
-                            chunks.insert((device, base), chunk);
+                            let inherited = self.inherited.entry(session).or_default();
+                            inherited.chunks.insert((device, base), chunk);
                         }
+                    }
+                    Ok(Packet::WindowMade {
+                        session,
+                        device,
+                        base,
+                        bytes,
+                    }) => {
+                        let inherited = self.inherited.entry(session).or_default();
+                        let file = fds.into_iter().next();
+                        let window = Window { base, bytes };
+                        inherited.windows.add(device, window, file);
                     }
                     Ok(Packet::Shutdown { force, grace }) => self.shut_down(force, grace),
                     Ok(Packet::Terminate { session }) => {

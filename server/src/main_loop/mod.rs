@@ -28,6 +28,7 @@ use crate::event_queue::{EventQueue, ServerEvent};
 use crate::ipc::descriptors::Descriptors;
 use crate::log::Log;
 use crate::memory::file_receiver::FileReceiver;
+use crate::memory::further_windows::InheritedWindows;
 use crate::memory::host_budget::HostMemoryBudget;
 use crate::memory::server_budget::ServerMemoryBudget;
 
@@ -209,8 +210,8 @@ struct MainLoop {
     connection: Connection,
     /// Packets for a daemon that does not read fast enough.
     unsent: VecDeque<(Vec<u8>, Option<OwnedFd>)>,
-    /// What former servers have left of sessions that the daemon is about to hand over: by device and address.
-    inherited: HashMap<u64, BTreeMap<(u32, u64), MemoryChunk>>,
+    /// What former servers have left of sessions that the daemon is about to hand over.
+    inherited: HashMap<u64, Inherited>,
     running: HashMap<u64, Running>,
     sessions: Arc<Sessions>,
     own_process: u64,
@@ -224,6 +225,14 @@ struct MainLoop {
     /// When clients go over to another server, since a device was lost or is at rest.
     hands_over_at: Option<Instant>,
     rest: Rest,
+}
+
+/// What a former server has left of a session's device memory.
+#[derive(Debug, Default)]
+struct Inherited {
+    /// By device and address.
+    chunks: BTreeMap<(u32, u64), MemoryChunk>,
+    windows: InheritedWindows,
 }
 
 impl MainLoop {
@@ -406,6 +415,23 @@ impl MainLoop {
                         device,
                         base,
                     });
+                }
+                ServerEvent::WindowMade {
+                    session,
+                    device,
+                    window,
+                    file,
+                } => {
+                    let packet = Packet::WindowMade {
+                        session,
+                        device,
+                        base: window.base,
+                        bytes: window.bytes,
+                    };
+                    self.send_with(&packet, file);
+                }
+                ServerEvent::WindowGone(session, base) => {
+                    self.send(&Packet::WindowGone { session, base });
                 }
                 ServerEvent::TakenOver(session, takeovers) => {
                     self.send(&Packet::TakenOver { session, takeovers });

@@ -80,12 +80,27 @@ impl AddressAccount {
             return None;
         }
         let window = arena().grow(grown.bytes, bytes)?;
+        Some(self.take(&mut grown, window))
+    }
+
+    /// Takes this very window, which the client had in a former server, if it is made of extents and nobody has it.
+    #[must_use]
+    pub fn allocate_at(&self, window: Window) -> Option<Arc<ExtraWindow>> {
+        let mut grown = self.0.lock();
+        if grown.windows >= MOST_WINDOWS || !arena().allocate_at(&[window]) {
+            return None;
+        }
+        Some(self.take(&mut grown, window))
+    }
+
+    /// Counts a window that was taken.
+    fn take(&self, grown: &mut ExtraWindows, window: Window) -> Arc<ExtraWindow> {
         grown.bytes += window.bytes;
         grown.windows += 1;
-        Some(Arc::new(ExtraWindow {
+        Arc::new(ExtraWindow {
             window,
             account: self.clone(),
-        }))
+        })
     }
 }
 

@@ -290,6 +290,13 @@ impl ClientMemory {
         Ok(start)
     }
 
+    /// Adds a further window of a device that the client had in a former server.
+    pub fn add_window(&mut self, device: u32, window: Window) {
+        if let Some(heap) = self.heap(MemoryKind::Device(device)) {
+            heap.add_window(window);
+        }
+    }
+
     /// Makes a block where one lay in a former server, with what is in it.
     ///
     /// # Errors

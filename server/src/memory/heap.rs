@@ -215,6 +215,13 @@ impl Heap {
         }
     }
 
+    /// Adds a further window that there was in a former server.
+    pub fn add_window(&mut self, window: Window) {
+        self.further.insert(window.base, window.bytes);
+        self.vacant.add(window.base, window.bytes);
+        self.maybe_empty = true;
+    }
+
     /// What a block of `bytes` bytes takes, or `None` if no window can be as large.
     #[must_use]
     pub fn rounded(&self, bytes: u64) -> Option<u64> {
@@ -285,7 +292,7 @@ impl Heap {
         Ok(start)
     }
 
-    /// Makes a block where one lay in a former server, of a size that [`Heap::rounded`] gave: in the first window, apart
+    /// Makes a block where one lay in a former server, of a size that [`Heap::rounded`] gave: in one window, apart
     /// from all others. Its memory keeps its contents.
     ///
     /// # Errors
@@ -300,7 +307,9 @@ impl Heap {
             true => GRANULE,
             false => ALIGNMENT,
         };
-        if !start.is_multiple_of(unit) || !self.first.contains(start, bytes) {
+        let window = self.window_of(start);
+        let is_inside = window.is_some_and(|window| window.contains(start, bytes));
+        if !start.is_multiple_of(unit) || !is_inside {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
         if bytes >= GRANULE {

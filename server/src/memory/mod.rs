@@ -7,6 +7,7 @@ pub mod backing;
 pub mod client_memory;
 pub mod client_pages;
 pub mod file_receiver;
+pub mod further_windows;
 pub mod heap;
 pub mod host_budget;
 pub mod mapped_file;

@@ -23,8 +23,8 @@ use crate::code::modules::Modules;
 use crate::ipc::blocks::SharedBlocks;
 use crate::ipc::events::SharedEvents;
 use crate::log::ClientLog;
-use crate::memory::address_account::AddressAccount;
 use crate::memory::client_memory::ClientMemory;
+use crate::memory::further_windows::FurtherWindows;
 use crate::memory::registered_files::RegisteredFiles;
 use crate::memory::virtual_memory::VirtualMemory;
 use crate::session::observer::{Cancellation, ClientObserver};
@@ -73,7 +73,7 @@ pub struct Session {
     shared_events: SharedEvents,
     virtual_memory: VirtualMemory,
     /// Its addresses beside those that it began with.
-    addresses: AddressAccount,
+    addresses: FurtherWindows,
     files: RegisteredFiles,
     arrays: Arrays,
     staging: Arc<Mapping>,
@@ -138,7 +138,7 @@ pub struct SessionParts {
     /// Physical memory and reserved addresses.
     pub virtual_memory: VirtualMemory,
     /// Its addresses beside those that it begins with.
-    pub addresses: AddressAccount,
+    pub addresses: FurtherWindows,
     /// What may be held for it of the server's memory.
     pub server_memory: Arc<Bound>,
     /// Its files.

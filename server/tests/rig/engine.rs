@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use cuda_abi::CUresult;
 use engine::{
-    Attachment, Client, Engine, GroupShare, Guilt, MemoryHandle, Observer, Owner, Window,
+    Attachment, Client, Engine, FurtherWindow, GroupShare, Guilt, MemoryHandle, Observer, Owner,
+    Window,
 };
 use protocol::device_facts::{DeviceFacts, PCI_BUS_ID, PCI_DEVICE_ID, PCI_DOMAIN_ID};
 use protocol::image_descriptor::{Descriptor, Variable};
@@ -355,12 +356,13 @@ impl Client for FakeClient {
             .fetch_sub(range.bytes, Ordering::SeqCst);
     }
 
-    fn window_add(
-        &mut self,
-        device: u32,
-        window: Window,
-        addresses: Arc<dyn Owner>,
-    ) -> Result<(), CUresult> {
+    fn window_add(&mut self, further: FurtherWindow) -> Result<(), CUresult> {
+        let FurtherWindow {
+            device,
+            window,
+            addresses,
+            ..
+        } = further;
         assert_eq!(device, 0);
         let inside = |other: &Window| {
             other.base < window.base + window.bytes && window.base < other.base + other.bytes

@@ -18,6 +18,10 @@ const KERNELS: &str = ".version 7.8\n.target sm_80\n.address_size 64\n\
 /// CU_STREAM_NON_BLOCKING
 const NON_BLOCKING: u32 = 1;
 
+/// Blocks as PyTorch allocates them, and how many of them are more than the addresses with which a client begins.
+const LARGE: u64 = 20 << 20;
+const MANY: u64 = 600;
+
 /// What it has.
 struct Objects {
     set: Handle,
@@ -25,6 +29,8 @@ struct Objects {
     event: Handle,
     /// Of some sizes, each with its number in it.
     blocks: Vec<(Address, usize, u64)>,
+    /// Many of [`LARGE`] bytes each, with its number in its first word and its last one.
+    large: Vec<(Address, u64)>,
     /// A number, and room for what is in the first block.
     pinned: *mut u64,
     /// The last value that a kernel wrote to the first block.
@@ -50,6 +56,8 @@ fn main() {
                 say(&objects.blocks[0].0.to_string());
                 continue;
             }
+            "grow" => objects.grow(&driver),
+            "shrink" => objects.shrink(&driver),
             "wait" => driver.synchronize(),
             "reset" => driver.reset().and_then(|()| {
                 objects = Objects::new(&driver)?;
@@ -88,9 +96,37 @@ impl Objects {
             stream: driver.stream(NON_BLOCKING)?,
             event,
             blocks,
+            large: Vec::new(),
             pinned,
             value: 1000,
         })
+    }
+
+    /// Allocates many large blocks, and gives some in between back.
+    fn grow(&mut self, driver: &Driver) -> Result<(), Code> {
+        let mut passing = Vec::new();
+        for number in 5000..5000 + MANY {
+            let block = driver.alloc(LARGE as usize)?;
+            // What is free again soon may be had again with what this program has left in it.
+            let stays = number % 50 != 0;
+            let held = if stays { number } else { 0 };
+            driver.upload(block, &[held])?;
+            driver.upload(block + LARGE - 8, &[held])?;
+            match stays {
+                true => self.large.push((block, number)),
+                false => passing.push(block),
+            }
+        }
+        let mut passing = passing.into_iter();
+        // SAFETY: they are this program's own and used by nobody.
+        passing.try_for_each(|block| unsafe { driver.mem_free(block) })
+    }
+
+    /// Gives them back, and waits for no answer.
+    fn shrink(&mut self, driver: &Driver) -> Result<(), Code> {
+        let mut blocks = self.large.drain(..);
+        // SAFETY: the blocks are this program's own and used by nobody.
+        blocks.try_for_each(|(block, _)| unsafe { driver.mem_free(block) })
     }
 
     /// Has a kernel write something, and does not wait.
@@ -137,6 +173,13 @@ impl Objects {
             assert_eq!(words[0], written, "the first word of {number}");
             let others = words[1..].iter().all(|&word| word == number);
             assert!(others, "all of {number}");
+        }
+        for &(block, number) in &self.large {
+            for at in [block, block + LARGE - 8] {
+                let mut word = [0u64];
+                driver.download(&mut word, at)?;
+                assert_eq!(word, [number], "a large block's word at {at:#x}");
+            }
         }
         // SAFETY: 8 bytes were allocated, and nothing writes them.
         assert_eq!(unsafe { *self.pinned }, 77, "host memory");

@@ -20,6 +20,10 @@ const COUNTER: u64 = 7;
 /// Elements of what rounds compute.
 const COUNT: usize = 64 * 256;
 
+/// Bytes of a block that is larger than the addresses with which a client begins, and where something lies in it.
+const LARGE: u64 = 5 << 30;
+const PLACES: [u64; 4] = [0, (2 << 30) - 4096, 4 << 30, LARGE - (1 << 20)];
+
 /// What it has on the device.
 struct Objects {
     module: Handle,
@@ -28,7 +32,11 @@ struct Objects {
     event: Handle,
     /// Of some sizes, each with its number in it.
     blocks: Vec<(Address, usize, u64)>,
+    /// What is larger than the addresses that it begins with, each with the numbers that lie in it here and there.
+    large: Vec<(Address, u64)>,
+    /// Where rounds compute, and where they do without anything large.
     data: Address,
+    small: Address,
     sums: Address,
     old: Address,
     pinned: *mut u64,
@@ -56,6 +64,8 @@ fn main() {
             "forever" => objects.begin_forever(&driver),
             "wait" => driver.synchronize(),
             "array" => array(&driver),
+            "grow" => objects.grow(&driver),
+            "shrink" => objects.shrink(&driver),
             "loop" => objects.until_it_fails(&driver),
             "reset" => driver.reset().and_then(|()| {
                 objects = Objects::new(&driver)?;
@@ -136,13 +146,16 @@ impl Objects {
             driver.event_create(&raw mut event, 0)?;
             driver.mem_host_alloc(&raw mut pinned, COUNT * 8, 0)?;
         }
+        let small = driver.alloc(COUNT * 8)?;
         let mut objects = Self {
             module,
             bump: driver.function(module, "bump")?,
             streams: [driver.stream(0)?, driver.stream(NON_BLOCKING)?],
             event,
             blocks,
-            data: driver.alloc(COUNT * 8)?,
+            large: Vec::new(),
+            data: small,
+            small,
             sums: driver.alloc(64 * 8)?,
             old: driver.alloc(8)?,
             pinned: pinned.cast(),
@@ -214,7 +227,41 @@ impl Objects {
             driver.download(&mut held, block)?;
             assert!(held.iter().all(|&it| it == number), "block {number}");
         }
+        for &(block, number) in &self.large {
+            for place in PLACES {
+                let mut held = vec![0u64; 513];
+                driver.download(&mut held, block + place)?;
+                let (written, behind) = held.split_at(512);
+                let is_there = written.iter().all(|&it| it == number + place);
+                assert!(
+                    is_there && behind == [0],
+                    "large block {number} at {place:#x}"
+                );
+            }
+        }
         Ok(())
+    }
+
+    /// Allocates more than the addresses that it begins with, writes to it here and there, and computes there from now on.
+    fn grow(&mut self, driver: &Driver) -> Result<(), Code> {
+        let before = self.large.len() as u64;
+        for number in 2000 + before..2002 + before {
+            let block = driver.alloc(LARGE as usize)?;
+            for place in PLACES {
+                driver.upload(block + place, &[number + place; 512])?;
+            }
+            self.large.push((block, number));
+            self.data = block + LARGE - (COUNT as u64) * 8;
+        }
+        Ok(())
+    }
+
+    /// Gives that back, and waits for no answer.
+    fn shrink(&mut self, driver: &Driver) -> Result<(), Code> {
+        self.data = self.small;
+        let mut blocks = self.large.drain(..);
+        // SAFETY: the blocks are this program's own, and nothing uses them.
+        blocks.try_for_each(|(block, _)| unsafe { driver.mem_free(block) })
     }
 
     /// Posts work and waits for none of it.

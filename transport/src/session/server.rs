@@ -235,6 +235,12 @@ impl Publisher {
             .store(if is_spilled { SPILLED } else { 0 }, Ordering::Release);
     }
 
+    /// Whether work is under way of which the ring has no record any more.
+    #[must_use]
+    pub fn is_spilled(&self) -> bool {
+        self.mapping.under_way().load(Ordering::Relaxed) & SPILLED != 0
+    }
+
     /// Says that of all work under way no kernel was begun, for the server that goes on with it: none of it will be.
     pub fn set_no_kernel_begun(&self) {
         self.mapping

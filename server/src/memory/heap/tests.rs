@@ -348,6 +348,54 @@ fn blocks_are_placed_where_they_lay_and_leave_nothing() {
 }
 
 #[test]
+fn blocks_are_placed_in_further_windows_and_such_without_any_go() {
+    let gib = 1 << 30;
+    let mut backing = Device::new(u64::MAX);
+    let mut former = Heap::new(WINDOW, Some(3));
+    let sizes = [gib / 2, 3 * gib, 512, 3 * gib / 4, 5 * gib, 24 << 10];
+    let mut blocks: Vec<(u64, u64)> = sizes
+        .iter()
+        .map(|&bytes| (former.allocate(bytes, &mut backing).unwrap(), bytes))
+        .collect();
+    let windows = std::mem::take(&mut backing.windows);
+    assert!(windows.len() > 1, "{windows:?}");
+    blocks.reverse();
+    // Of all but the last one.
+    let (last, known) = windows.split_last().unwrap();
+    let mut backing = Device::new(u64::MAX);
+    let mut next = Heap::new(WINDOW, Some(3));
+    for &window in known {
+        backing.windows.push(window);
+        next.add_window(window);
+    }
+    for &(start, bytes) in &blocks {
+        let placed = next.place(start, bytes, &mut backing);
+        assert_eq!(placed.is_err(), last.contains(start, 1), "{start:#x}");
+    }
+    for &window in known {
+        let end = window.base + window.bytes;
+        for (start, bytes) in [(end - gib, 2 * gib), (end, GRANULE), (end - 512, 1024)] {
+            assert!(next.place(start, bytes, &mut backing).is_err());
+        }
+    }
+    // Two windows side by side are two all the same, and one in which nothing lies is given back.
+    backing.windows.push(*last);
+    next.add_window(*last);
+    let end = last.base;
+    assert!(next.place(end - gib, 2 * gib, &mut backing).is_err());
+    assert!(next.retains());
+    next.trim(&mut backing);
+    assert_eq!(backing.windows, known);
+    for (start, bytes) in blocks {
+        if !last.contains(start, 1) {
+            next.release(start, bytes, &mut backing);
+        }
+    }
+    next.trim(&mut backing);
+    assert!(backing.windows.is_empty() && backing.granules.is_empty());
+}
+
+#[test]
 fn blocks_whose_memory_was_not_left_are_known() {
     let mut backing = Device::new(WINDOW.bytes);
     let mut next = Heap::new(WINDOW, Some(3));
