@@ -13,18 +13,27 @@ const PTX: &str = ".version 7.8\n.visible .entry poke() {}";
 /// What the GPU had not begun when it died is known of clients whose sessions another server takes over.
 #[test]
 fn whose_work_was_not_begun_is_told_apart() {
-    let fake = Fake::new(&["VERSION=12040"]);
+    let fake = Fake::new(&["VERSION=12040", "DEVICES=2"]);
     let engine = fake.open().unwrap();
     let controls = Controls::of(&fake);
     let mut guilty = Guest::kept(&engine);
     let mut behind = Guest::kept(&engine);
+    // Kernels of it may begin where nobody has noticed anything.
+    let mut elsewhere = Guest::kept(&engine);
+    elsewhere.context(1, 1);
     let mut unmarked = Guest::new(&engine);
     // What it writes may have been begun, but no kernel.
     let mut writes = Guest::kept(&engine);
     let device = writes.commit(0, GRANULE);
-    let modules = [&mut guilty, &mut behind, &mut unmarked, &mut writes];
+    let modules = [
+        &mut guilty,
+        &mut behind,
+        &mut unmarked,
+        &mut writes,
+        &mut elsewhere,
+    ];
     let modules = modules.map(|guest| guest.module(PTX));
-    let work = [&guilty, &behind, &unmarked, &writes];
+    let work = [&guilty, &behind, &unmarked, &writes, &elsewhere];
     let work = work.map(|guest| guest.client.work_in_flight().unwrap());
     controls.spin(true);
     guilty.launch(0, modules[0], 1, 1, &poke(0, 1));
@@ -33,13 +42,14 @@ fn whose_work_was_not_begun_is_told_apart() {
     unmarked.launch(0, modules[2], 1, 1, &poke(0, 1));
     writes.write(0, device, &[1; 64]);
     writes.launch(0, modules[3], 1, 1, &poke(0, 1));
+    elsewhere.launch(0, modules[4], 1, 1, &poke(0, 1));
     controls.die(700);
-    for guest in [&guilty, &behind, &unmarked, &writes] {
+    for guest in [&guilty, &behind, &unmarked, &writes, &elsewhere] {
         let _ = guest.observer.fault();
     }
     assert_eq!(guilty.observer.guilt(), [Guilt::Suspect]);
     assert_eq!(behind.observer.guilt(), [Guilt::Innocent]);
     assert_eq!(unmarked.observer.guilt(), [Guilt::Suspect]);
     let begun = work.map(|work| work.may_have_begun());
-    assert_eq!(begun, [true, false, true, false]);
+    assert_eq!(begun, [true, false, true, false, true]);
 }

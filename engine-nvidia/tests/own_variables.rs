@@ -262,3 +262,20 @@ fn code_that_another_server_had_is_loaded_when_it_is_first_needed() {
     assert_eq!(made, [true, true, false]);
     assert_eq!(controls.loads(), loads + 3);
 }
+
+#[test]
+fn managed_variables_hold_what_they_held_in_another_server() {
+    let fake = Fake::new(&["VERSION=12040"]);
+    let engine = fake.open().expect("a driver that works");
+    let mut guest = kept(&engine);
+    let text = ".version 7.8\n.target sm_75\n.address_size 64\n\
+        .global .attribute(.managed) .align 8 .b8 counter[16] = {7, 8};\n\
+        .visible .entry poke() { .reg .b64 %rd1; mov.b64 %rd1, counter; ret; }";
+    let (_, first) = guest.module_in(0, text);
+    assert_eq!(guest.host_bytes(first[0], 3), [7, 8, 0]);
+    guest.set_host(first[0], &[9, 8, 7]);
+    guest.observer.place_variables_again();
+    let (_, again) = guest.module_in(0, text);
+    assert_eq!(again, first);
+    assert_eq!(guest.host_bytes(first[0], 3), [9, 8, 7]);
+}

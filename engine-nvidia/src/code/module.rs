@@ -125,7 +125,10 @@ impl Module {
                     Window { base, bytes }
                 }
                 Placed::Managed(variable) => {
-                    let range = place(context, variable, memory, observer)?;
+                    let range = place(context, variable, observer)?;
+                    if !are_written {
+                        memory.set_host(range, &variable.init)?;
+                    }
                     let (pointer, _) = loaded.variable(&variable.pointer)?;
                     let device = context.device().number();
                     memory.set(device, pointer, &range.base.to_le_bytes())?;
@@ -452,19 +455,16 @@ fn make_ring(
     Ok(Some(own))
 }
 
-/// Gives a managed variable memory in the client's host window, with its first value.
+/// Gives a managed variable memory in the client's host window.
 fn place(
     context: &Context,
     variable: &ManagedVariable,
-    memory: &mut ClientAddressSpace,
     observer: &dyn Observer,
 ) -> Result<Window, CUresult> {
     let size = (variable.bytes, variable.align);
     let base = variable_memory(context, observer, size, true)?;
-    let range = Window {
+    Ok(Window {
         base,
         bytes: variable.bytes,
-    };
-    memory.set_host(range, &variable.init)?;
-    Ok(range)
+    })
 }

@@ -272,6 +272,14 @@ impl ClientStreams {
         }
     }
 
+    /// Whether it has a context on a device that is well.
+    fn has_well_device(&self) -> bool {
+        let contexts = self.contexts.lock();
+        contexts
+            .iter()
+            .any(|context| context.device().check().is_ok())
+    }
+
     /// Says if a kernel of the client has run for longer than this.
     fn report_overrun(&self, streams: &[Arc<Stream>], limit: Duration) {
         if !self.is_open() {
@@ -355,8 +363,11 @@ pub(crate) struct WatchedStreams(pub(crate) Weak<ClientStreams>);
 
 impl WorkInFlight for WatchedStreams {
     fn may_have_begun(&self) -> bool {
+        // On a device that is well kernels begin until this process has ended.
         let streams = self.0.upgrade();
-        streams.is_none_or(|streams| streams.begun.load(Ordering::Acquire) != NOTHING_BEGUN)
+        streams.is_none_or(|streams| {
+            streams.begun.load(Ordering::Acquire) != NOTHING_BEGUN || streams.has_well_device()
+        })
     }
 
     fn in_flight(&self) -> Vec<InFlight> {

@@ -110,11 +110,11 @@ impl Consumer {
     /// When the ring makes no sense: the client is to be disconnected, and nothing more taken.
     #[inline]
     pub fn next_record(&mut self, into: &mut Record) -> Result<Option<Position>, Malformed> {
-        let taken = self.ring.next_record(into);
-        if self.publisher.status.get().is_some() {
+        let taken = self.ring.next_record(into)?;
+        if taken.is_some() && self.publisher.status.get().is_some() {
             self.publisher.stop_here_if_told();
         }
-        taken
+        Ok(taken)
     }
 
     /// Sleeps until there seems to be a record, or [`Publisher::ring_self`] was called since the last

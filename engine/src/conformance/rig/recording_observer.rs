@@ -88,7 +88,7 @@ impl RecordingObserver {
     /// From now on variables are placed where the first ones were, and hold what is there, as if it were another server's engine.
     pub fn place_variables_again(&self) {
         let mut state = lock(&self.state);
-        state.variable_bytes = 0;
+        (state.variable_bytes, state.managed_bytes) = (0, 0);
         state.are_placed_again = true;
     }
 
