@@ -518,6 +518,37 @@ fn on_a_gpu_memory_beyond_the_first_addresses_is_there_again() {
 }
 
 #[test]
+fn on_a_gpu_a_server_that_reads_late_has_all_memory_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let (daemon, _) = over_a_driver(folder.path());
+    let mut holders: Vec<Survivor> = (0..2).map(|_| Survivor::of("holder", &daemon)).collect();
+    for holder in &mut holders {
+        assert_eq!(holder.ask("grow"), "ok");
+    }
+    let mut next = 0;
+    eventually("a server stands by", || {
+        let list = daemon.control_output(&["get_server_list", "--json"]);
+        let list: Value = serde_json::from_str(&list).unwrap();
+        let mut servers = list.as_array().unwrap().iter();
+        let found = servers.find(|server| server["status"] == "STANDBY");
+        next = found.map_or(0, |server| server["pid"].as_u64().unwrap() as u32);
+        next != 0
+    });
+    // What it is to be told of is more than its socket takes.
+    send(next, Signal::STOP);
+    replace(&daemon, Signal::KILL);
+    assert_eq!(daemon.server(), next);
+    std::thread::sleep(Duration::from_millis(200));
+    send(next, Signal::CONT);
+    for holder in &mut holders {
+        assert_eq!(holder.ask("round"), "ok", "{}", daemon.server_log());
+    }
+    for holder in holders {
+        holder.end();
+    }
+}
+
+#[test]
 fn on_a_gpu_that_one_client_has_killed_the_others_go_on_however_often() {
     let folder = tempfile::tempdir().unwrap();
     let (daemon, death) = over_a_driver(folder.path());
