@@ -326,7 +326,7 @@ fn a_server_that_is_told_to_end_takes_its_clients_along() {
 /// A daemon whose device has more memory than the machine.
 fn large_device() -> Daemon {
     let variables = [
-        ("OPENMPS_SOFT_MEMORY", "64G"),
+        ("OPENMPS_SOFT_MEMORY", "256G"),
         ("OPENMPS_SOFT_OVERCOMMIT", "1"),
     ];
     Daemon::start_as(&["--failover"], &variables)
@@ -390,6 +390,33 @@ fn memory_beyond_the_first_addresses_that_was_given_back_in_the_ring_is_given_ba
     replace(&daemon, Signal::KILL);
     assert_eq!(survivor.ask("round"), "ok", "{}", daemon.server_log());
     survivor.end();
+}
+
+#[test]
+fn who_grows_when_it_is_taken_over_takes_nobodys_addresses() {
+    let daemon = large_device();
+    let mut survivors: Vec<Survivor> = (0..8).map(|_| Survivor::start(&daemon)).collect();
+    // The last addresses are the first one's, those before them the next one's.
+    for survivor in &mut survivors {
+        assert_eq!(survivor.ask("grow"), "ok");
+        assert_eq!(survivor.ask("round"), "ok");
+    }
+    assert_eq!(survivors[0].ask("shrink"), "ok");
+    assert_eq!(survivors[0].ask("round"), "ok");
+    let server = daemon.server();
+    send(server, Signal::STOP);
+    for survivor in &mut survivors {
+        survivor.say("grow");
+    }
+    std::thread::sleep(Duration::from_millis(50));
+    send(server, Signal::KILL);
+    for survivor in &mut survivors {
+        assert_eq!(survivor.hear(), "ok", "{}", daemon.server_log());
+        assert_eq!(survivor.ask("round"), "ok", "{}", daemon.server_log());
+    }
+    for survivor in survivors {
+        survivor.end();
+    }
 }
 
 #[test]
