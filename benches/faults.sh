@@ -8,7 +8,8 @@
 #
 # Options: --wrong TEXT, --neighbours TEXT (rows and columns whose names have TEXT), --fenced (all clients of OpenMPS ask to
 # be fenced; what is under NVIDIA's MPS is as without), --failover (its daemons keep sessions for other servers), --soak ROUNDS (so many wrongs at random
-# under one daemon instead: what everybody was told, and what the server had before and afterwards). A cell has a daemon of its own, NVIDIA's
+# under one daemon instead, one each --every SECONDS, beside --each NEIGHBOURS of each kind, of which one that has ended is started again: what everybody
+# was told, and what the server had before and afterwards). A cell has a daemon of its own, NVIDIA's
 # as this user; no setting of the card is changed. An endless kernel under NVIDIA's MPS lasts until its server ends.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
@@ -39,7 +40,7 @@ run)
     exec "$here/fault_matrix" "$here" --on nvidia --on nvidia-mps "$@"
     ;;
 *)
-    sed -n '2,13s/^# \{0,1\}//p' "$0"
+    sed -n '2,14s/^# \{0,1\}//p' "$0"
     exit 2
     ;;
 esac

@@ -1,18 +1,21 @@
 //! The fault matrix, printed: one line a cell. Asserts nothing.
 //!
 //! `fault_matrix FOLDER [--on soft|nvidia|nvidia-mps]... [--wrong TEXT] [--neighbours TEXT] [--fenced] [--failover]
-//! [--soak ROUNDS]`: FOLDER has `openmps` and `faults`; the texts choose rows and columns whose names have them; with
+//! [--soak ROUNDS [--each NEIGHBOURS] [--every SECONDS]]`: FOLDER has `openmps` and `faults`; the texts choose rows and columns whose names have them; with
 //! `--fenced` all clients of OpenMPS ask to be fenced, with `--failover` its daemons keep sessions for other servers; `--soak`
-//! does so many wrongs at random under one daemon instead. Called by `benches/faults.sh`. Must not know what should be seen.
+//! does so many wrongs at random under one daemon instead, one each so many seconds, beside so many neighbours of each kind. Called by `benches/faults.sh`. Must not know what should be seen.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::time::Duration;
 
-use tests::fault_matrix::{NEIGHBOURS, Sharing, WRONGS, cell, soak};
+use tests::fault_matrix::{NEIGHBOURS, Plan, Sharing, WRONGS, cell, soak};
 
 fn main() {
     let (mut folder, mut on) = (PathBuf::from("."), Vec::new());
     let (mut wrongs, mut columns) = (String::new(), String::new());
     let (mut soaked, mut fenced, mut failover) = (None, false, false);
+    let (mut of_each, mut every) = (1, Duration::ZERO);
     let mut words = std::env::args().skip(1);
     while let Some(word) = words.next() {
         let mut next = || words.next().expect("a value follows");
@@ -22,6 +25,8 @@ fn main() {
             "--neighbours" => columns = next(),
             "--fenced" => fenced = true,
             "--failover" => failover = true,
+            "--each" => of_each = next().parse().expect("a number of neighbours"),
+            "--every" => every = Duration::from_secs(next().parse().expect("seconds")),
             "--soak" => soaked = Some(next().parse().expect("a number of rounds")),
             _ => folder = word.into(),
         }
@@ -50,9 +55,32 @@ fn main() {
             other => panic!("--on soft, nvidia or nvidia-mps, not {other}"),
         };
         if let Some(rounds) = soaked {
-            let seed = u64::from(std::process::id());
-            let seen = soak(&sharing, &folder.join("faults"), rounds, seed);
-            println!("{}: {seen:#?}", sharing.name());
+            let plan = Plan {
+                rounds,
+                seed: u64::from(std::process::id()),
+                of_each,
+                every,
+            };
+            let seen = soak(&sharing, &folder.join("faults"), plan);
+            println!(
+                "| {} | was told | how often |\n|---|---|---|",
+                sharing.name()
+            );
+            let guilty = seen.guilty.iter();
+            let guilty = guilty.map(|(wrong, told)| (format!("{wrong:?}"), told));
+            let neighbours = seen.neighbours.iter();
+            let neighbours = neighbours.map(|(work, told)| (format!("neighbour {work}"), told));
+            let mut counts = BTreeMap::new();
+            for row in guilty.chain(neighbours) {
+                *counts.entry(row).or_insert(0) += 1;
+            }
+            for ((who, told), count) in counts {
+                println!("| {who} | {told} | {count} |");
+            }
+            println!(
+                "before: {:?}\nafterwards: {:?}",
+                seen.server[0], seen.server[1]
+            );
             continue;
         }
         for (name, wrong) in WRONGS.iter().filter(|(name, _)| name.contains(&wrongs)) {

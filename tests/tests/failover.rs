@@ -326,7 +326,7 @@ fn a_server_that_is_told_to_end_takes_its_clients_along() {
 /// A daemon whose device has more memory than the machine.
 fn large_device() -> Daemon {
     let variables = [
-        ("OPENMPS_SOFT_MEMORY", "64G"),
+        ("OPENMPS_SOFT_MEMORY", "256G"),
         ("OPENMPS_SOFT_OVERCOMMIT", "1"),
     ];
     Daemon::start_as(&["--failover"], &variables)
@@ -390,6 +390,33 @@ fn memory_beyond_the_first_addresses_that_was_given_back_in_the_ring_is_given_ba
     replace(&daemon, Signal::KILL);
     assert_eq!(survivor.ask("round"), "ok", "{}", daemon.server_log());
     survivor.end();
+}
+
+#[test]
+fn who_grows_when_it_is_taken_over_takes_nobodys_addresses() {
+    let daemon = large_device();
+    let mut survivors: Vec<Survivor> = (0..8).map(|_| Survivor::start(&daemon)).collect();
+    // The last addresses are the first one's, those before them the next one's.
+    for survivor in &mut survivors {
+        assert_eq!(survivor.ask("grow"), "ok");
+        assert_eq!(survivor.ask("round"), "ok");
+    }
+    assert_eq!(survivors[0].ask("shrink"), "ok");
+    assert_eq!(survivors[0].ask("round"), "ok");
+    let server = daemon.server();
+    send(server, Signal::STOP);
+    for survivor in &mut survivors {
+        survivor.say("grow");
+    }
+    std::thread::sleep(Duration::from_millis(50));
+    send(server, Signal::KILL);
+    for survivor in &mut survivors {
+        assert_eq!(survivor.hear(), "ok", "{}", daemon.server_log());
+        assert_eq!(survivor.ask("round"), "ok", "{}", daemon.server_log());
+    }
+    for survivor in survivors {
+        survivor.end();
+    }
 }
 
 #[test]
@@ -512,6 +539,37 @@ fn on_a_gpu_memory_beyond_the_first_addresses_is_there_again() {
     let log = daemon.server_log();
     let taken_over = log.matches("taken over from a server that ended").count();
     assert_eq!(taken_over, 4 * 2, "{log}");
+    for holder in holders {
+        holder.end();
+    }
+}
+
+#[test]
+fn on_a_gpu_a_server_that_reads_late_has_all_memory_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let (daemon, _) = over_a_driver(folder.path());
+    let mut holders: Vec<Survivor> = (0..2).map(|_| Survivor::of("holder", &daemon)).collect();
+    for holder in &mut holders {
+        assert_eq!(holder.ask("grow"), "ok");
+    }
+    let mut next = 0;
+    eventually("a server stands by", || {
+        let list = daemon.control_output(&["get_server_list", "--json"]);
+        let list: Value = serde_json::from_str(&list).unwrap();
+        let mut servers = list.as_array().unwrap().iter();
+        let found = servers.find(|server| server["status"] == "STANDBY");
+        next = found.map_or(0, |server| server["pid"].as_u64().unwrap() as u32);
+        next != 0
+    });
+    // What it is to be told of is more than its socket takes.
+    send(next, Signal::STOP);
+    replace(&daemon, Signal::KILL);
+    assert_eq!(daemon.server(), next);
+    std::thread::sleep(Duration::from_millis(200));
+    send(next, Signal::CONT);
+    for holder in &mut holders {
+        assert_eq!(holder.ask("round"), "ok", "{}", daemon.server_log());
+    }
     for holder in holders {
         holder.end();
     }

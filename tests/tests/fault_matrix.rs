@@ -2,9 +2,10 @@
 //! `benches/faults.sh`.
 
 use std::path::Path;
+use std::time::Duration;
 
 use tests::daemon::openmps;
-use tests::fault_matrix::{Cell, NEIGHBOURS, Sharing, WRONGS, Wrong, cell, soak};
+use tests::fault_matrix::{Cell, NEIGHBOURS, Plan, Sharing, WRONGS, Wrong, cell, soak};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_faults");
 
@@ -101,8 +102,12 @@ fn wrongs_at_random_leave_nothing_and_spoil_no_result() {
     let seen = soak(
         &software_gpu(false),
         Path::new(PROGRAM),
-        30,
-        0x2545_F491_4F6C_DD1D,
+        Plan {
+            rounds: 30,
+            seed: 0x2545_F491_4F6C_DD1D,
+            of_each: 1,
+            every: Duration::ZERO,
+        },
     );
     for (wrong, told) in &seen.guilty {
         assert_eq!(told, expected(*wrong).0, "{wrong:?} of {seen:?}");

@@ -186,6 +186,10 @@ impl Daemon {
 
     /// Hands waiting clients to a server, as many as it takes now.
     pub(crate) fn hand_over_clients(&mut self, id: ServerId) {
+        // In this order: who goes on may grow to where another's memory lies.
+        if !self.tell_of_windows(id) {
+            return;
+        }
         if let Some(server) = self.registry.servers.get_mut(&id) {
             server.say_who_ended();
         }
@@ -208,6 +212,29 @@ impl Daemon {
                 return self.watch_for_room(id, true);
             }
         }
+    }
+
+    /// Tells a server what windows all sessions have that it takes over: before the first of them goes on, and grows to where
+    /// another one has its own. Whether it was told of all.
+    fn tell_of_windows(&mut self, id: ServerId) -> bool {
+        let server = self.registry.servers.get_mut(&id);
+        let Some(server) = server.filter(|server| server.has_room()) else {
+            return false;
+        };
+        let (to, waiting) = ((id, &server.connection), &mut server.waiting);
+        let told = waiting.iter_mut().try_for_each(|client| {
+            let session = client.session;
+            let memory = client.memory.as_mut();
+            memory.map_or(Ok(()), |kept| {
+                send_kept(to, session, kept, kept.windows.len())
+            })
+        });
+        if told.is_err_and(|error| error.would_wait()) {
+            server.awaits_room = true;
+            self.watch_for_room(id, true);
+            return false;
+        }
+        true
     }
 
     /// Hands a client to its server. Gives it back if that has to wait.
@@ -282,7 +309,7 @@ impl Daemon {
         let time_line = self.recorder_of(&client);
         let server = self.registry.servers.get(&id)?;
         let to = (id, &server.connection);
-        let told = send_kept(to, waiting.session, waiting.memory.as_mut()?);
+        let told = send_kept(to, waiting.session, waiting.memory.as_mut()?, usize::MAX);
         if told.as_ref().is_err_and(SocketError::would_wait) {
             return Some(waiting);
         }
@@ -362,11 +389,13 @@ impl Daemon {
     }
 }
 
-/// Tells a server what a session's former server has left of its device memory, beginning where its socket was full before.
+/// Tells a server what a session's former server has left of its device memory, up to so many pieces of which the windows
+/// are the first, beginning where its socket was full before.
 fn send_kept(
     (id, server): (ServerId, &Connection),
     session: u64,
     kept: &mut KeptMemory,
+    most: usize,
 ) -> Result<(), SocketError> {
     let KeptMemory {
         windows,
@@ -395,7 +424,7 @@ fn send_kept(
         };
         (packet, chunk.descriptor())
     });
-    for (packet, descriptor) in windows.chain(chunks).skip(told.1) {
+    for (packet, descriptor) in windows.chain(chunks).take(most).skip(told.1) {
         server.try_send(&packet.encode(), descriptor.as_slice())?;
         told.1 += 1;
     }

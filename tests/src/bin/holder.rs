@@ -20,7 +20,7 @@ const NON_BLOCKING: u32 = 1;
 
 /// Blocks as PyTorch allocates them, and how many of them are more than the addresses with which a client begins.
 const LARGE: u64 = 20 << 20;
-const MANY: u64 = 600;
+const MANY: u64 = 900;
 
 /// What it has.
 struct Objects {

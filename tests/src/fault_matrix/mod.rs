@@ -15,7 +15,7 @@ mod soak;
 
 pub use scene::Sharing;
 use scene::{Client, Scene, end_by, signal};
-pub use soak::{Holdings, Soak, soak};
+pub use soak::{Holdings, Plan, Soak, soak};
 
 /// How long neighbours work on once the wrong is done and told.
 const AFTERWARDS: Duration = Duration::from_millis(300);

@@ -7,7 +7,7 @@ use std::os::unix::fs::symlink;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError, channel};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -270,6 +270,16 @@ impl Client {
             std::thread::sleep(Duration::from_millis(5));
         }
         "silent".into()
+    }
+
+    /// Its last line, if it has ended by itself.
+    pub(super) fn ended(&mut self) -> Option<String> {
+        match self.lines.try_recv() {
+            Ok(line) if line == "running" => None,
+            Ok(line) => Some(line),
+            Err(TryRecvError::Empty) => None,
+            Err(TryRecvError::Disconnected) => Some(self.next()),
+        }
     }
 
     /// Sends it a signal.

@@ -3,7 +3,7 @@
 //! Called by the same two as the matrix. Must not know what is right.
 
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::scene::{Client, Scene, Sharing};
 use super::{NEIGHBOURS, WRONGS, Wrong, culprit, do_wrong, take};
@@ -31,15 +31,28 @@ pub struct Holdings {
     pub free: String,
 }
 
-/// Does `rounds` wrongs of those that are of clients alone, chosen by `seed`.
+/// What is done in a soak.
+#[derive(Clone, Copy, Debug)]
+pub struct Plan {
+    /// Wrongs of those that are of clients alone.
+    pub rounds: u32,
+    /// Which ones.
+    pub seed: u64,
+    /// Neighbours of each kind.
+    pub of_each: usize,
+    /// From one wrong's beginning to the next one's, at least.
+    pub every: Duration,
+}
+
+/// Does wrongs, one after the other, beside neighbours. One that has ended is started again.
 ///
 /// # Panics
 /// If the daemon does not start, or the neighbours do not work before anything is done.
-pub fn soak(sharing: &Sharing, program: &Path, rounds: u32, seed: u64) -> Soak {
+pub fn soak(sharing: &Sharing, program: &Path, plan: Plan) -> Soak {
     let scene = Scene::start(sharing, program, &[], false);
     let before = holdings(&scene, None);
-    let mut neighbours: Vec<_> = NEIGHBOURS
-        .iter()
+    let each = (0..plan.of_each).flat_map(|_| NEIGHBOURS);
+    let mut neighbours: Vec<_> = each
         .map(|(_, work, _)| (*work, scene.client(&["neighbour", work])))
         .collect();
     for (_, neighbour) in &mut neighbours {
@@ -52,24 +65,31 @@ pub fn soak(sharing: &Sharing, program: &Path, rounds: u32, seed: u64) -> Soak {
         )
     };
     let wrongs: Vec<Wrong> = WRONGS.iter().map(|row| row.1).filter(of_clients).collect();
-    let mut random = seed | 1;
-    let guilty = (0..rounds).map(|_| {
+    let (mut guilty, mut ended) = (Vec::new(), Vec::new());
+    let mut random = plan.seed | 1;
+    for _ in 0..plan.rounds {
+        let begun = Instant::now();
         random ^= random << 13;
         random ^= random >> 7;
         random ^= random << 17;
         let wrong = wrongs[usize::try_from(random % wrongs.len() as u64).expect("an index")];
         let said = do_wrong(&scene, &mut culprit(&scene, wrong), wrong);
-        (wrong, take(&said).0)
-    });
-    let guilty = guilty.collect();
-    let neighbours = neighbours
-        .into_iter()
-        .map(|(work, mut neighbour): (_, Client)| (work, take(&neighbour.last()).0))
-        .collect();
+        guilty.push((wrong, take(&said).0));
+        std::thread::sleep(plan.every.saturating_sub(begun.elapsed()));
+        for (work, neighbour) in &mut neighbours {
+            if let Some(said) = neighbour.ended() {
+                ended.push((*work, take(&said).0));
+                *neighbour = scene.client(&["neighbour", work]);
+            }
+        }
+    }
+    for (work, mut neighbour) in neighbours {
+        ended.push((work, take(&neighbour.last()).0));
+    }
     let after = holdings(&scene, Some(before.threads_and_files));
     Soak {
         guilty,
-        neighbours,
+        neighbours: ended,
         server: [before, after],
     }
 }

@@ -7,6 +7,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use protocol::device_facts::ARENA;
 use protocol::operations::{
     ContextCreate, FunctionSet, JOURNAL_PACKET, Launch, MemAlloc, ModuleLoad, Request,
     StreamDestroy,
@@ -35,7 +36,7 @@ pub struct Lie {
 }
 
 /// All of them.
-pub const LIES: [Lie; 17] = [
+pub const LIES: [Lie; 18] = [
     lie("a length beyond the end", |_| {
         journal(|words| {
             let header = Header {
@@ -117,6 +118,9 @@ pub const LIES: [Lie; 17] = [
     lie("an address across its window's end", |client| {
         let (window, bytes) = window(client);
         block(window + bytes - 512)
+    }),
+    lie("an address where others have grown to", |_| {
+        block(ARENA.end - (8 << 30))
     }),
     lie("an address at the end of all", |_| block(u64::MAX - 511)),
     lie("a TiB", |_| {

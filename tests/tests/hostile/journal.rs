@@ -26,8 +26,14 @@ fn bystander(daemon: &Daemon) -> Talker {
 
 #[test]
 fn lies_in_a_journal_end_who_tells_them() {
-    let daemon = Daemon::start_as(&["--failover"], &[]);
+    let variables = [
+        ("OPENMPS_SOFT_MEMORY", "64G"),
+        ("OPENMPS_SOFT_OVERCOMMIT", "1"),
+    ];
+    let daemon = Daemon::start_as(&["--failover"], &variables);
     let mut bystanders = [bystander(&daemon), bystander(&daemon)];
+    // From the end of all addresses on down.
+    assert_eq!(bystanders[0].ask("grow"), "ok");
     let names = LIES.iter().map(|lie| lie.name).chain(["other packets"]);
     let mut liars: Vec<(&str, Talker)> = names
         .map(|name| (name, attacker("journal", &daemon.pipe(), name)))
