@@ -2,6 +2,7 @@
 //!
 //! Made by `emit`, read by `allocate`. Plain data; knows no vector unit.
 
+use super::rows::Row;
 use super::tag::Tag;
 use crate::ir::{Inst, InstKind, Reg};
 use crate::spaces::{StateSpace, unpack};
@@ -27,6 +28,16 @@ pub(crate) struct RegisterSlot {
     pub(crate) offset: u32,
     pub(crate) varying: bool,
     pub(crate) width: u8,
+}
+
+/// What is known of registers of the program.
+#[derive(Clone, Copy)]
+pub(crate) struct Known<'a> {
+    pub(crate) slot_of: &'a dyn Fn(Reg) -> RegisterSlot,
+    /// What a register has that is written once, by a constant.
+    pub(crate) constant_of: &'a dyn Fn(Reg) -> Option<u64>,
+    /// Of what an index is the sum.
+    pub(crate) row_of: &'a dyn Fn(Reg) -> Option<Row>,
 }
 
 impl Inst {

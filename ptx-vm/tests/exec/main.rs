@@ -19,6 +19,7 @@ mod gpu;
 mod instructions;
 mod kernels;
 mod limits;
+mod lone_lanes;
 mod matrices;
 mod newer;
 mod recorded;
