@@ -17,6 +17,8 @@ mod loops;
 mod places;
 mod rows;
 mod runs;
+#[cfg(test)]
+mod tests;
 
 /// Instructions that a block may have so that going on to a later one is free.
 const FREE: usize = 64;

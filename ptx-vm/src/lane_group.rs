@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use self::calls::Caller;
+pub(crate) use self::following::Following;
 use super::fault::FaultKind;
 use super::grid::{ClusterPlace, Grid};
 use super::machine::{Arrival, CLUSTER_BARRIER, Event, Machine};
@@ -23,6 +24,7 @@ use super::regs::{Bytes, Frame};
 
 mod barriers;
 mod calls;
+mod following;
 mod spread;
 
 /// Back-edges (weighed by [`super::ops::control::edge`]) until another path gets a time slice.
@@ -82,6 +84,20 @@ impl DivergentPath {
         }
     }
 
+    /// Makes it, once all lanes have exited outside of any call, the first path of another block.
+    fn again(&mut self, mask: Mask, pc: u32) {
+        // A whole path, made anew and copied, would wait for what was just written of it.
+        if self.mask != mask {
+            self.mask = mask;
+        }
+        self.pc = pc;
+        self.state = PathState::Ready;
+        self.slices = 0;
+        self.slice_left = TIME_SLICE;
+        self.force = false;
+        self.waits_for = 1;
+    }
+
     /// Whether the two can become one.
     fn meets(&self, other: &Self) -> bool {
         self.pc == other.pc && self.is_called_as(other)
@@ -126,33 +142,6 @@ pub(crate) struct BlockContext<'a> {
     pub(crate) sm: u32,
     /// The lane group is all of the block.
     pub(crate) one_group: bool,
-}
-
-/// Blocks that a lane group goes on with when all of its threads have exited: those that follow its own.
-#[derive(Debug)]
-pub(crate) struct Following {
-    /// The next one's place, and how many there are.
-    pub(crate) next: Option<[u32; 3]>,
-    pub(crate) left: u64,
-    /// How many have been begun.
-    pub(crate) begun: u64,
-}
-
-impl Following {
-    /// No blocks.
-    pub(crate) const NONE: Self = Self {
-        next: None,
-        left: 0,
-        begun: 0,
-    };
-
-    fn take(&mut self, grid: &Grid) -> Option<[u32; 3]> {
-        let place = self.next.filter(|_| self.left > 0)?;
-        self.next = grid.following(place);
-        self.left -= 1;
-        self.begun += 1;
-        Some(place)
-    }
 }
 
 /// Lanes of one block that run together, with their registers, local memory and divergent paths.
@@ -412,7 +401,7 @@ impl LaneGroup {
             self.block_index = block;
             self.live = self.all;
             self.reconvergence_backoff = 1;
-            self.paths[index] = DivergentPath::first(self.all, context.program.block_prologue);
+            self.paths[index].again(self.all, context.program.block_prologue);
             if context.grid.shared() > 0 {
                 // SAFETY: the block was the only one that has it, and is over; its cluster runs on this thread.
                 unsafe { machine.shared.zero() };

@@ -80,7 +80,8 @@ pub(super) fn split(func: &mut Func, classes: &[Class]) -> bool {
     for (number, block) in func.blocks.iter().enumerate() {
         for (at, inst) in block.insts.iter().enumerate() {
             for &reg in &inst.d {
-                counts[reg as usize] += 1 + u32::from(inst.guard.is_some());
+                // What a guard leaves out was never written there, or is what it was: all that a sum is made of stays.
+                counts[reg as usize] += 1;
                 places.insert(reg, (number, at));
             }
             let is_own = match inst.kind {
@@ -176,8 +177,10 @@ fn drop_unread(func: &mut Func) {
     for block in func.blocks.iter_mut().rev() {
         let mut kept: Vec<Inst> = Vec::with_capacity(block.insts.len());
         for inst in block.insts.drain(..).rev() {
-            let unread = inst.d.iter().all(|&reg| reads[reg as usize] == 0);
-            if unread && inst.guard.is_none() && matches!(inst.kind, InstKind::Pure { .. }) {
+            // One under a guard reads what it leaves.
+            let own = u32::from(inst.guard.is_some() && inst.kept);
+            let unread = inst.d.iter().all(|&reg| reads[reg as usize] == own);
+            if unread && matches!(inst.kind, InstKind::Pure { .. }) {
                 inst.uses().for_each(|reg| reads[reg as usize] -= 1);
             } else {
                 kept.push(inst);

@@ -23,6 +23,7 @@ mod general;
 mod group;
 mod indexed;
 mod lane_steps;
+mod lives;
 mod narrow;
 mod native;
 mod plan;
@@ -95,7 +96,7 @@ pub(crate) fn compile_loop(
         constant_of,
         ..
     } = *known;
-    if scalar::is_worth_it(repeated)
+    if lives::is_worth_it(repeated)
         && let Some(code) = scalar::compile(repeated, slot_of, constant_of, target, first)
     {
         return Some((code, LANE_TURNS));

@@ -5,7 +5,7 @@ use std::fmt::Write;
 
 use ptx_vm::{Fault, Isa, Options};
 
-use crate::gpu::{Args, Gpu};
+use crate::gpu::{Args, Dim, Gpu};
 
 /// By single operations, and then by segments for each vector unit that this machine has, and with each way to load what is
 /// apart.
@@ -38,10 +38,11 @@ pub(crate) const HEAD: &str = ".version 7.5\n.target sm_75\n.address_size 64\n\
 /// Runs `body` after [`HEAD`] in 2 blocks of `threads`, by every way; all must give the same memory, or the same fault.
 pub(crate) fn same_by_all_ways(
     body: &str,
-    threads: u32,
+    threads: impl Dim,
     step: u32,
     left: u32,
 ) -> Result<Vec<u32>, Fault> {
+    let threads = threads.dim();
     let text = format!("{HEAD}{body}\nret;\n}}\n");
     let mut results = Vec::new();
     for options in ways() {
