@@ -37,36 +37,36 @@ pub(super) enum Place {
 
 /// An instruction between general registers and memory: its opcode, and what stands in place of a register.
 pub(super) mod op {
-    pub(in super::super) const ADD: &[u8] = &[0x03];
-    pub(in super::super) const OR: &[u8] = &[0x0b];
-    pub(in super::super) const AND: &[u8] = &[0x23];
-    pub(in super::super) const SUB: &[u8] = &[0x2b];
-    pub(in super::super) const XOR: &[u8] = &[0x33];
-    pub(in super::super) const COMPARE: &[u8] = &[0x3b];
-    pub(in super::super) const MULTIPLY: &[u8] = &[0x0f, 0xaf];
-    pub(in super::super) const LOAD: &[u8] = &[0x8b];
-    pub(in super::super) const LOAD_8: &[u8] = &[0x0f, 0xb6];
-    pub(in super::super) const LOAD_16: &[u8] = &[0x0f, 0xb7];
-    pub(in super::super) const LOAD_SIGNED_32: &[u8] = &[0x63];
-    pub(in super::super) const STORE: &[u8] = &[0x89];
-    pub(in super::super) const STORE_8: &[u8] = &[0x88];
-    pub(in super::super) const TEST: &[u8] = &[0x85];
-    pub(in super::super) const ADDRESS: &[u8] = &[0x8d];
-    pub(in super::super) const FIRST_BIT: &[u8] = &[0x0f, 0xbc];
+    pub(crate) const ADD: &[u8] = &[0x03];
+    pub(crate) const OR: &[u8] = &[0x0b];
+    pub(crate) const AND: &[u8] = &[0x23];
+    pub(crate) const SUB: &[u8] = &[0x2b];
+    pub(crate) const XOR: &[u8] = &[0x33];
+    pub(crate) const COMPARE: &[u8] = &[0x3b];
+    pub(crate) const MULTIPLY: &[u8] = &[0x0f, 0xaf];
+    pub(crate) const LOAD: &[u8] = &[0x8b];
+    pub(crate) const LOAD_8: &[u8] = &[0x0f, 0xb6];
+    pub(crate) const LOAD_16: &[u8] = &[0x0f, 0xb7];
+    pub(crate) const LOAD_SIGNED_32: &[u8] = &[0x63];
+    pub(crate) const STORE: &[u8] = &[0x89];
+    pub(crate) const STORE_8: &[u8] = &[0x88];
+    pub(crate) const TEST: &[u8] = &[0x85];
+    pub(crate) const ADDRESS: &[u8] = &[0x8d];
+    pub(crate) const FIRST_BIT: &[u8] = &[0x0f, 0xbc];
 }
 
 /// Conditions of jumps, `cmov` and `set`.
 pub(super) mod when {
-    pub(in super::super) const BELOW: u8 = 2;
-    pub(in super::super) const NOT_BELOW: u8 = 3;
-    pub(in super::super) const ZERO: u8 = 4;
-    pub(in super::super) const NOT_ZERO: u8 = 5;
-    pub(in super::super) const NOT_ABOVE: u8 = 6;
-    pub(in super::super) const ABOVE: u8 = 7;
-    pub(in super::super) const LESS: u8 = 12;
-    pub(in super::super) const NOT_LESS: u8 = 13;
-    pub(in super::super) const NOT_GREATER: u8 = 14;
-    pub(in super::super) const GREATER: u8 = 15;
+    pub(crate) const BELOW: u8 = 2;
+    pub(crate) const NOT_BELOW: u8 = 3;
+    pub(crate) const ZERO: u8 = 4;
+    pub(crate) const NOT_ZERO: u8 = 5;
+    pub(crate) const NOT_ABOVE: u8 = 6;
+    pub(crate) const ABOVE: u8 = 7;
+    pub(crate) const LESS: u8 = 12;
+    pub(crate) const NOT_LESS: u8 = 13;
+    pub(crate) const NOT_GREATER: u8 = 14;
+    pub(crate) const GREATER: u8 = 15;
 }
 
 impl Place {

@@ -46,8 +46,7 @@ use super::reach::Reach;
 pub use native::CodeBytes;
 pub(crate) use native::Native;
 pub(crate) use repeat::{Loop, LoopBlock, LoopEdge, LoopEnd, LoopRun};
-pub(crate) use rows::Row;
-pub(crate) use step::{Known, Order, RegisterSlot, SegmentStep};
+pub(crate) use step::{Known, Order, RegisterSlot, Row, SegmentStep};
 pub(crate) use tag::Tag;
 
 /// Fewer operations than this are not worth a segment.

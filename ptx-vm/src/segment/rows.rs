@@ -7,17 +7,15 @@
 //! block's first element as the number of the strip's first lane says. There is a second code for all other blocks, which looks at
 //! every strip.
 //!
-//! Called by `allocate`. Must not know where such sums come from.
+//! Called by `allocate`, and by `transfer` for what is known then. Must not know where such sums come from.
 
 use std::collections::HashMap;
 
-use super::allocate::Allocator;
 use super::branch::Label;
 use super::encode::{Assembler, Base};
 use super::general::{Place, R11, RAX, op, when};
 use super::plan::Indexed;
-use super::step::{RegisterSlot, SegmentStep};
-use super::transfer::Transfer;
+use super::step::{RegisterSlot, Row, SegmentStep};
 use crate::ir::Reg;
 use crate::ops::rows::{LEAST, MOST, ROWS};
 use crate::reach::{self, Reach};
@@ -26,24 +24,14 @@ use crate::spaces::unpack;
 const R8: u8 = Base::R8 as u8;
 const R9: u8 = Base::R9 as u8;
 
-/// An index that is a sum.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Row {
-    /// Where the thread's numbers lie, all lanes one after the other, and what is known of them.
-    pub(crate) thread: u32,
-    pub(crate) facts: u32,
-    /// Where the block's number lies, if there is one.
-    pub(crate) block: Option<u32>,
-}
-
 /// An access of a segment that is known to be a row, once its segment has asked.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct KnownRow {
     /// Where the strips' first numbers lie.
-    thread: i32,
-    log: u8,
+    pub(super) thread: i32,
+    pub(super) log: u8,
     /// Where the place of the block's first element is kept.
-    kept: usize,
+    pub(super) kept: usize,
 }
 
 /// What is asked about an access.
@@ -184,19 +172,5 @@ impl Asked {
             out.test_low(R11, size - 1);
             out.jump_if(when::NOT_ZERO, other);
         }
-    }
-}
-
-impl Allocator<'_> {
-    /// A load or a store of elements that are known to be a row.
-    pub(super) fn known_row(&mut self, transfer: &Transfer, row: KnownRow) {
-        let strip = Place::At(R8, row.thread);
-        let out = &mut self.out;
-        out.general(true, op::LOAD_SIGNED_32, R11, strip);
-        if row.log > 0 {
-            out.shift(true, 4, R11, row.log);
-        }
-        out.general(true, op::ADD, R11, Place::Reach(row.kept));
-        transfer.row(out, (Base::R11, 0));
     }
 }

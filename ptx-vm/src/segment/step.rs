@@ -2,7 +2,6 @@
 //!
 //! Made by `emit`, read by `allocate`. Plain data; knows no vector unit.
 
-use super::rows::Row;
 use super::tag::Tag;
 use crate::ir::{Inst, InstKind, Reg};
 use crate::spaces::{StateSpace, unpack};
@@ -28,6 +27,16 @@ pub(crate) struct RegisterSlot {
     pub(crate) offset: u32,
     pub(crate) varying: bool,
     pub(crate) width: u8,
+}
+
+/// An index that is a sum.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Row {
+    /// Where the thread's numbers lie, all lanes one after the other, and what is known of them.
+    pub(crate) thread: u32,
+    pub(crate) facts: u32,
+    /// Where the block's number lies, if there is one.
+    pub(crate) block: Option<u32>,
 }
 
 /// What is known of registers of the program.

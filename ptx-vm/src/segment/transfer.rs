@@ -12,7 +12,9 @@ use super::allocate::Allocator;
 use super::ask::TransferFacts;
 use super::branch::{Label, When};
 use super::encode::{self, Base, Opcode, Rm, opcode};
+use super::general::{Place, R11, op};
 use super::question::Question;
+use super::rows::KnownRow;
 use super::step::SegmentStep;
 use super::tag::Tag;
 use crate::reach::Reach;
@@ -146,6 +148,18 @@ impl Allocator<'_> {
         });
         self.transfers += 1;
         self.define_elements(step, &elements);
+    }
+
+    /// A load or a store of elements that are known to be a row.
+    fn known_row(&mut self, transfer: &Transfer, row: KnownRow) {
+        let strip = Place::At(Base::R8 as u8, row.thread);
+        let out = &mut self.out;
+        out.general(true, op::LOAD_SIGNED_32, R11, strip);
+        if row.log > 0 {
+            out.shift(true, 4, R11, row.log);
+        }
+        out.general(true, op::ADD, R11, Place::Reach(row.kept));
+        transfer.row(out, (Base::R11, 0));
     }
 
     /// The vectors of a load's elements are its results.
