@@ -35,7 +35,7 @@ const COOPERATIVE_QUANTUM: Duration = Duration::from_micros(200);
 
 /// How long clusters may run that are over without a look at the clock, and how many of them.
 const UNSEEN: Duration = Duration::from_micros(10);
-const MOST_UNSEEN: u128 = 16;
+const MOST_UNSEEN: u64 = 16;
 
 /// What a grid is expected to take that was never run, per block.
 const UNKNOWN_COST: Duration = Duration::from_micros(10);
@@ -391,7 +391,13 @@ impl Task for Grid {
                     (None, _) => break,
                 },
             };
-            match cluster.run(SLICE) {
+            // Those of the piece that follow it, until the clock is looked at.
+            let before = piece.fresh.start;
+            let outcome = cluster.run_on(SLICE, &mut piece.fresh, most_unseen - unseen - 1);
+            let begun = piece.fresh.start - before;
+            finished += begun;
+            unseen += begun;
+            match outcome {
                 Outcome::Finished => {
                     finished += 1;
                     spare = Some(cluster);
@@ -415,7 +421,8 @@ impl Task for Grid {
                     break;
                 }
                 let each = clock.took() / u32::try_from(finished.max(1)).unwrap_or(u32::MAX);
-                most_unseen = (UNSEEN.as_nanos() / each.as_nanos().max(1)).clamp(1, MOST_UNSEEN);
+                let unseen = UNSEEN.as_nanos() as u64 / (each.as_nanos() as u64).max(1);
+                most_unseen = unseen.clamp(1, MOST_UNSEEN);
             }
         }
         if unseen > 0 {

@@ -13,6 +13,7 @@ mod liveness;
 mod local_memory;
 mod order;
 mod set;
+mod sums;
 mod uniformity;
 
 pub(crate) use layout::{Layout, layout};
@@ -39,10 +40,11 @@ pub(crate) fn prepare(func: &mut Func, entry: bool, lanes: usize) -> Result<u32,
     if func.blocks.len() as u64 * func.regs.len() as u64 > LIVE_BITS {
         return Err(("basic blocks times registers of a function", LIVE_BITS));
     }
-    let live = liveness(func, LIVE_STEPS).ok_or((
+    let steps = (
         "steps to find what a function's registers are used for",
         LIVE_STEPS,
-    ))?;
+    );
+    let mut live = liveness(func, LIVE_STEPS).ok_or(steps)?;
     let sizes = live.iter().map(BitSet::count);
     if sizes.clone().any(|size| size > LIVE_AT_ONCE) {
         return Err(("registers in use at once", LIVE_AT_ONCE as u64));
@@ -53,17 +55,21 @@ pub(crate) fn prepare(func: &mut Func, entry: bool, lanes: usize) -> Result<u32,
             LIVE_IN_ALL,
         ));
     }
-    let classes = if entry {
-        let classes = classes(func, &live);
-        gather_segments(func, &classes);
-        classes
-    } else {
-        vec![Class::Varying; func.regs.len()]
-    };
-    if !layout::fits(func, &live, &classes, lanes) {
+    let mut known = vec![Class::Varying; func.regs.len()];
+    if entry {
+        known = classes(func, &live);
+        gather_segments(func, &known);
+    }
+    // What is made anew below is no register of a thread's.
+    let pressure = layout::pressure(func, &live);
+    if entry && sums::split(func, &known) {
+        live = liveness(func, LIVE_STEPS).ok_or(steps)?;
+        known = classes(func, &live);
+    }
+    if !layout::fits(func, &live, &known, lanes) {
         return Err(("bytes of registers of a function", REGISTER_BYTES as u64));
     }
-    Ok(layout::pressure(func, &live))
+    Ok(pressure)
 }
 
 /// Renumbers the registers so that there are only those which something names: a source declares as many

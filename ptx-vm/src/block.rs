@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 
 use super::fault::FaultKind;
 use super::grid::ClusterPlace;
-use super::lane_group::{BlockContext, LaneGroup, Pause};
+use super::lane_group::{BlockContext, Following, LaneGroup, Pause};
 use super::launch::Launch;
 use super::machine::CLUSTER_BARRIER;
 use super::mask::Mask;
@@ -53,7 +53,7 @@ impl Block {
             .step_by(lanes)
             .map(|first| {
                 let count = lanes.min(threads - first);
-                LaneGroup::new(&launch.program, first as u32, count, lanes)
+                LaneGroup::new(&launch.program, index, first as u32, count, lanes)
             })
             .collect();
         Some(Self {
@@ -72,28 +72,33 @@ impl Block {
         assert!(self.finished());
         self.index = index;
         self.next = 0;
-        let threads = launch.threads() as usize;
-        let firsts = (0..threads).step_by(launch.lanes);
-        for (group, first) in self.groups.iter_mut().zip(firsts) {
-            group.restart(&launch.program, launch.lanes.min(threads - first));
+        for group in &mut self.groups {
+            group.restart(&launch.program, index);
         }
     }
 
-    /// Runs for about `budget` operations over a lane group, which are taken off it.
+    /// Runs for about `budget` operations over a lane group, which are taken off it. A block of one lane group may become those that
+    /// follow.
     pub(crate) fn run(
         &mut self,
         launch: &Launch,
         cluster: &ClusterPlace<'_>,
         sm: u32,
+        following: &mut Following,
         budget: &mut i64,
     ) -> Stop {
         let context = BlockContext {
             grid: &launch.grid,
             program: &launch.program,
             cluster,
-            block_index: self.index,
             sm,
             one_group: self.groups.len() == 1,
+        };
+        let mut none = Following::NONE;
+        let following = if context.one_group {
+            following
+        } else {
+            &mut none
         };
         loop {
             let (mut progress, mut waits) = (false, false);
@@ -105,7 +110,8 @@ impl Block {
                 self.next = (index + 1) % self.groups.len();
                 let given = (*budget).clamp(1, GROUP_BUDGET);
                 let mut left = given;
-                let pause = self.groups[index].run(&context, &mut left);
+                let pause = self.groups[index].run(&context, following, &mut left);
+                self.index = self.groups[index].block_index();
                 // Even straight-line code costs something.
                 *budget -= (given - left).max(1);
                 match pause {

@@ -4,11 +4,13 @@
 //! Owns its blocks and their shared memory while they run, all of them on one thread at a time, so that they take
 //! turns. Called by the engine, which gives it a budget of operations. Must not know other clusters.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use super::block::{Block, Stop};
 use super::fault::Fault;
 use super::grid::ClusterPlace;
+use super::lane_group::Following;
 use super::launch::{Launch, LaunchError};
 use super::regs::Bytes;
 
@@ -86,7 +88,7 @@ impl Cluster {
         let launch = &self.launch;
         if let [block] = self.blocks.as_mut_slice()
             && index == self.index + 1
-            && let Some(place) = following(block.index, launch.grid.size)
+            && let Some(place) = launch.grid.following(block.index)
         {
             block.restart(launch, place);
         } else {
@@ -104,6 +106,27 @@ impl Cluster {
 
     /// Runs for about `budget` operations over a lane group (one takes some tens of nanoseconds).
     pub fn run(&mut self, budget: u64) -> Outcome {
+        let mut none = Following::NONE;
+        self.run_within(budget, &mut none)
+    }
+
+    /// As [`Cluster::run`]; having finished, it may go on as the next clusters of `fresh`, at most so many, if it stands right before
+    /// them: as [`Cluster::restart`] would make it. It takes those out that it has begun; what the outcome says is of the last one.
+    pub fn run_on(&mut self, budget: u64, fresh: &mut Range<u64>, most: u64) -> Outcome {
+        let mut following = Following::NONE;
+        if let [block] = self.blocks.as_slice()
+            && fresh.start == self.index + 1
+        {
+            following.next = self.launch.grid.following(block.index);
+            following.left = most.min(fresh.end.saturating_sub(fresh.start));
+        }
+        let outcome = self.run_within(budget, &mut following);
+        self.index += following.begun;
+        fresh.start += following.begun;
+        outcome
+    }
+
+    fn run_within(&mut self, budget: u64, following: &mut Following) -> Outcome {
         let mut budget = i64::try_from(budget).unwrap_or(i64::MAX);
         // A block alone need not give way to others of its cluster.
         let most = if self.blocks.len() == 1 {
@@ -125,7 +148,8 @@ impl Cluster {
                 };
                 let given = budget.min(most);
                 let mut left = given;
-                let stop = self.blocks[rank].run(&self.launch, &place, self.sm, &mut left);
+                let stop =
+                    self.blocks[rank].run(&self.launch, &place, self.sm, following, &mut left);
                 budget = budget.saturating_sub(given - left);
                 match stop {
                     Stop::Finished | Stop::Budget => progress = true,
@@ -178,18 +202,6 @@ impl Cluster {
                 .for_each(Block::leave_cluster_barrier);
         }
         complete
-    }
-}
-
-/// The place after a block's in a grid without clusters, x fastest; `None` after the last one. It comes for each block, and
-/// divisions by what a grid's sides are take longer than many a block.
-fn following([x, y, z]: [u32; 3], size: [u32; 3]) -> Option<[u32; 3]> {
-    if x + 1 < size[0] {
-        Some([x + 1, y, z])
-    } else if y + 1 < size[1] {
-        Some([0, y + 1, z])
-    } else {
-        (z + 1 < size[2]).then_some([0, 0, z + 1])
     }
 }
 

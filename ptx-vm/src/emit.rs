@@ -7,20 +7,24 @@ use std::collections::{HashMap, HashSet};
 
 use super::analysis::{self, BitSet, Class, Layout};
 use super::ir::{Barrier, Block, BlockId, Callee, End, Func, Inst, InstKind, Passed, Reg};
-use super::isa::Target;
+use super::isa::{Isa, Target};
 use super::machine::{Op, OpFn, ReduceOp};
 use super::ops::{control, pure, special};
 use super::program::{BlockCode, CallSite, FunctionCode, NOWHERE, Program, Slot};
-use super::segment::{self, Native, RegisterSlot, SegmentStep};
+use super::segment::{self, Known, Native, RegisterSlot, SegmentStep};
 
 mod loops;
 mod places;
+mod rows;
 mod runs;
+#[cfg(test)]
+mod tests;
 
 /// Instructions that a block may have so that going on to a later one is free.
 const FREE: usize = 64;
 
 use places::{moves, passed, slot};
+use rows::Rows;
 use runs::SegmentLanes;
 
 /// Compiles an entry (function 0) and the functions that it may call, in which `by_address` says which
@@ -54,7 +58,12 @@ pub(crate) fn emit(
         } else {
             vec![Class::Varying; func.regs.len()]
         };
-        let layout = analysis::layout(func, &live, &classes, lanes);
+        let mut layout = analysis::layout(func, &live, &classes, lanes);
+        let rows = if index == 0 && target.jit && target.isa == Isa::Avx512 {
+            Rows::find(func, &classes, &mut layout)
+        } else {
+            Rows::default()
+        };
         let moves = |block: usize| moves(func, &live[block], &classes, &layout);
         let blocks = (0..func.blocks.len()).map(|block| BlockCode {
             fast: NOWHERE,
@@ -86,6 +95,7 @@ pub(crate) fn emit(
             passed: passed(func),
             convergent: true,
             constants: HashMap::new(),
+            rows,
         };
         body.constants = body.find_constants();
         if index == 0 {
@@ -127,6 +137,7 @@ struct Body<'a> {
     convergent: bool,
     /// What is in registers that are written once, by a constant.
     constants: HashMap<Reg, u64>,
+    rows: Rows,
 }
 
 impl Body<'_> {
@@ -216,6 +227,7 @@ impl Emitter {
         });
         self.program.prologue = self.program.ops.len() as u32;
         self.fixed(body, &shared);
+        body.rows.facts().for_each(|op| self.push(op));
         // Falls through into the entry's first block.
         self.program.block_prologue = self.program.ops.len() as u32;
         // What reads no register first, so that arithmetic stands together.
@@ -261,16 +273,12 @@ impl Emitter {
         let live = |reg: Reg| live.contains(&reg);
         let masked = lanes == SegmentLanes::Masked;
         let first = self.transfers;
-        let constant = |reg: Reg| body.constants.get(&reg).copied();
-        let Some(code) = segment::compile(
-            steps,
-            &slot_of,
-            &live,
-            &constant,
-            self.target,
-            masked,
-            first,
-        ) else {
+        let known = Known {
+            slot_of: &slot_of,
+            constant_of: &|reg| body.constants.get(&reg).copied(),
+            row_of: &|reg| body.rows.of(reg),
+        };
+        let Some(code) = segment::compile(steps, &known, &live, self.target, masked, first) else {
             return false;
         };
         self.transfers += steps.iter().filter(|step| step.access.1 != 0).count();

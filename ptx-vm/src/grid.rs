@@ -74,6 +74,19 @@ impl Grid {
         std::array::from_fn(|axis| self.size[axis] / self.cluster[axis])
     }
 
+    /// The place after a block's in a grid without clusters, x fastest; `None` after the last one. It comes for each block, and
+    /// divisions by what a grid's sides are take longer than many a block.
+    pub(crate) fn following(&self, [x, y, z]: [u32; 3]) -> Option<[u32; 3]> {
+        let size = self.size;
+        if x + 1 < size[0] {
+            Some([x + 1, y, z])
+        } else if y + 1 < size[1] {
+            Some([0, y + 1, z])
+        } else {
+            (z + 1 < size[2]).then_some([0, 0, z + 1])
+        }
+    }
+
     /// Blocks of a cluster.
     pub(crate) fn cluster_blocks(&self) -> u32 {
         self.cluster.iter().product()

@@ -28,6 +28,8 @@ pub(crate) struct Func {
     pub(crate) local_bytes: u32,
     /// What that frame must be aligned to.
     pub(crate) local_align: u32,
+    /// Numbers of threads that are the same in all blocks of a grid, as `analysis::sums` has made them.
+    pub(crate) threads: Vec<Reg>,
     /// Where its parameters and return values lie.
     pub(crate) params: Vec<Passed>,
     pub(crate) returns: Vec<Passed>,

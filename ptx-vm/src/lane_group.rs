@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use self::calls::Caller;
+pub(crate) use self::following::Following;
 use super::fault::FaultKind;
 use super::grid::{ClusterPlace, Grid};
 use super::machine::{Arrival, CLUSTER_BARRIER, Event, Machine};
@@ -23,6 +24,7 @@ use super::regs::{Bytes, Frame};
 
 mod barriers;
 mod calls;
+mod following;
 mod spread;
 
 /// Back-edges (weighed by [`super::ops::control::edge`]) until another path gets a time slice.
@@ -82,6 +84,20 @@ impl DivergentPath {
         }
     }
 
+    /// Makes it, once all lanes have exited outside of any call, the first path of another block.
+    fn again(&mut self, mask: Mask, pc: u32) {
+        // A whole path, made anew and copied, would wait for what was just written of it.
+        if self.mask != mask {
+            self.mask = mask;
+        }
+        self.pc = pc;
+        self.state = PathState::Ready;
+        self.slices = 0;
+        self.slice_left = TIME_SLICE;
+        self.force = false;
+        self.waits_for = 1;
+    }
+
     /// Whether the two can become one.
     fn meets(&self, other: &Self) -> bool {
         self.pc == other.pc && self.is_called_as(other)
@@ -123,7 +139,6 @@ pub(crate) struct BlockContext<'a> {
     pub(crate) grid: &'a Grid,
     pub(crate) program: &'a Program,
     pub(crate) cluster: &'a ClusterPlace<'a>,
-    pub(crate) block_index: [u32; 3],
     pub(crate) sm: u32,
     /// The lane group is all of the block.
     pub(crate) one_group: bool,
@@ -137,7 +152,11 @@ pub(crate) struct LaneGroup {
     local: Bytes,
     /// See [`Machine::errors`].
     errors: Bytes,
+    /// The block's index.
+    block_index: [u32; 3],
     first_thread: u32,
+    /// The lanes that a block begins with.
+    all: Mask,
     live: Mask,
     paths: Vec<DivergentPath>,
     /// Lanes that arrived at each barrier without waiting (`barrier.arrive`), and the count they gave.
@@ -153,14 +172,22 @@ pub(crate) struct LaneGroup {
 impl LaneGroup {
     /// The lane group of threads `first..first + count` of a block, for slots of `lanes` lanes. `None` if there is
     /// no memory for it.
-    pub(crate) fn new(program: &Program, first: u32, count: usize, lanes: usize) -> Option<Self> {
+    pub(crate) fn new(
+        program: &Program,
+        block_index: [u32; 3],
+        first: u32,
+        count: usize,
+        lanes: usize,
+    ) -> Option<Self> {
         let live = Mask::first(count);
         Some(Self {
             registers: Bytes::new(program.functions[0].frame as usize)?,
             scratch: Bytes::new(Machine::SCRATCH_BYTES)?,
             local: Bytes::new(program.local_stride as usize * lanes)?,
             errors: Bytes::new(if program.asks_runtime { 4 * lanes } else { 0 })?,
+            block_index,
             first_thread: first,
+            all: live,
             live,
             paths: vec![DivergentPath::first(live, program.prologue)],
             arrived: BTreeMap::new(),
@@ -170,9 +197,10 @@ impl LaneGroup {
         })
     }
 
-    /// Makes it, after all its lanes have exited, the group of the same `count` threads of another block.
-    pub(crate) fn restart(&mut self, program: &Program, count: usize) {
-        self.live = Mask::first(count);
+    /// Makes it, after all its lanes have exited, the group of the same threads of another block.
+    pub(crate) fn restart(&mut self, program: &Program, block_index: [u32; 3]) {
+        self.block_index = block_index;
+        self.live = self.all;
         self.paths.clear();
         self.paths
             .push(DivergentPath::first(self.live, program.block_prologue));
@@ -187,8 +215,19 @@ impl LaneGroup {
         self.live
     }
 
-    /// Runs until nothing can go on, the budget is spent, or the launch is cancelled.
-    pub(crate) fn run(&mut self, context: &BlockContext<'_>, budget: &mut i64) -> Pause {
+    /// The index of the block that it is of.
+    pub(crate) fn block_index(&self) -> [u32; 3] {
+        self.block_index
+    }
+
+    /// Runs until nothing can go on, the budget is spent, or the launch is cancelled. Where it is all of its block, it may go on
+    /// with blocks that follow.
+    pub(crate) fn run(
+        &mut self,
+        context: &BlockContext<'_>,
+        following: &mut Following,
+        budget: &mut i64,
+    ) -> Pause {
         let program = context.program;
         loop {
             let Some(index) = self.choose(program) else {
@@ -200,7 +239,7 @@ impl LaneGroup {
             };
             let index = self.merge(index);
             let pc = self.paths[index].pc;
-            let (at, event) = self.step(context, budget, index, pc);
+            let (at, event) = self.step(context, following, budget, index, pc);
             *budget = budget.saturating_sub(cost(program, &event));
             if let Some(pause) = self.handle(program, index, at, event) {
                 return pause;
@@ -274,6 +313,7 @@ impl LaneGroup {
     fn step(
         &mut self,
         context: &BlockContext<'_>,
+        following: &mut Following,
         budget: &mut i64,
         index: usize,
         pc: u32,
@@ -325,7 +365,7 @@ impl LaneGroup {
             errors: Frame::new(&self.errors, 0),
             local_stride: context.program.local_stride,
             local_base: path.local_base,
-            block_index: context.block_index,
+            block_index: self.block_index,
             sm: context.sm,
             first_thread: self.first_thread,
             live: self.live,
@@ -347,7 +387,28 @@ impl LaneGroup {
             event: Event::None,
         };
         machine.set_mask(path.mask);
-        let at = machine.run(pc);
+        let mut at = machine.run(pc);
+        // All of the block is over: the machine is as good for the next one.
+        let alone =
+            machine.alone && self.paths[index].caller.is_none() && !context.program.asks_runtime;
+        while alone
+            && matches!(machine.event, Event::Exit)
+            && machine.mask == machine.live
+            && machine.budget > 0
+            && !context.grid.cancel.load(Ordering::Relaxed)
+            && let Some(block) = following.take(context.grid)
+        {
+            self.block_index = block;
+            self.live = self.all;
+            self.reconvergence_backoff = 1;
+            self.paths[index].again(self.all, context.program.block_prologue);
+            if context.grid.shared() > 0 {
+                // SAFETY: the block was the only one that has it, and is over; its cluster runs on this thread.
+                unsafe { machine.shared.zero() };
+            }
+            machine.begin(block, self.all, TIME_SLICE);
+            at = machine.run(context.program.block_prologue);
+        }
         *budget = machine.budget;
         self.reconvergence_delay = machine.reconvergence_delay;
         let (slice_left, joined, event) = (machine.slice_left, machine.joined, machine.event);

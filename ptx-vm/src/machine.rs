@@ -223,6 +223,22 @@ impl Machine<'_> {
         self.full = mask == self.live;
     }
 
+    /// Makes it, after all lanes have exited, the machine of these lanes of another block.
+    pub(crate) fn begin(&mut self, block_index: [u32; 3], lanes: Mask, slice: u32) {
+        self.block_index = block_index;
+        self.event = Event::None;
+        // What is written in words and read in vectors makes a processor wait.
+        if self.live != lanes {
+            self.live = lanes;
+            self.set_mask(lanes);
+        }
+        self.unguarded = self.mask;
+        self.force = false;
+        self.slice_left = slice;
+        self.reconvergence_delay = 0;
+        self.budget -= 1;
+    }
+
     /// Whether every lane of strips `low..high` runs.
     pub(crate) fn whole(&self) -> bool {
         self.mask.count() as usize == (self.high - self.low) * STRIP

@@ -24,6 +24,8 @@ pub(crate) const LONGEST: u64 = 256;
 
 /// Groups of loads that a segment can have.
 pub(crate) const GROUPS: usize = 4;
+/// Accesses that a segment can know to be rows before its first strip.
+pub(crate) const ROWS: usize = 8;
 /// Blocks that a loop can have which is machine code.
 pub(crate) const LOOP_BLOCKS: usize = 15;
 /// Strips of a lane group.
@@ -66,6 +68,8 @@ pub(crate) struct Reach {
     limits: [u32; 9],
     /// How the addresses of a segment's groups of loads lie in the strip that it does (`segment::group`).
     classes: [u32; GROUPS],
+    /// Where the elements begin of a segment's accesses that are known to be rows (`segment::rows`).
+    rows: [u64; ROWS],
     /// The lanes of a strip that asks.
     running: u16,
     /// Of each block of a loop that is machine code, the lanes of a strip that are before it (`segment::repeat`).
@@ -141,6 +145,11 @@ impl Reach {
         offset_of!(Self, classes) + 4 * (group % GROUPS)
     }
 
+    /// Where the place of the first element of an access stands that is known to be a row.
+    pub(crate) fn row(number: usize) -> usize {
+        offset_of!(Self, rows) + 8 * (number % ROWS)
+    }
+
     /// Of a block with so many bytes of shared memory.
     pub(crate) fn new(
         readable: &Readable,
@@ -163,6 +172,7 @@ impl Reach {
             ranges: std::array::from_fn(|index| range(&readable.0[index])),
             limits: std::array::from_fn(limit),
             classes: [0; GROUPS],
+            rows: [0; ROWS],
             running: 0,
             before: [0; LOOP_BLOCKS + 1],
             left: [0; STRIPS],

@@ -7,16 +7,25 @@ use crate::ir::{Block, End, Func, Inst, InstKind, Passed, Reg};
 
 /// The most instructions that are guarded instead of jumped over.
 const MOST: usize = 24;
+/// How many empty blocks are passed by at once.
+const FURTHEST: usize = 64;
 /// What a register occurs in: nothing yet, or more than one block.
 const NOWHERE: u32 = u32::MAX;
 const MANY: u32 = u32::MAX - 1;
 
 /// Converts what is short enough, innermost branches first.
 pub(super) fn convert(func: &mut Func) {
+    skip_empty(func);
     let mut entrances = vec![0_u32; func.blocks.len()];
-    for block in &func.blocks {
-        for next in block.end.successors() {
+    let mut reached = vec![false; func.blocks.len()];
+    let mut open = vec![0];
+    while let Some(at) = open.pop() {
+        if std::mem::replace(&mut reached[at as usize], true) {
+            continue;
+        }
+        for next in func.blocks[at as usize].end.successors() {
             entrances[next as usize] += 1;
+            open.push(next);
         }
     }
     let places = places(func);
@@ -30,6 +39,9 @@ pub(super) fn convert(func: &mut Func) {
         else {
             continue;
         };
+        if !reached[at] {
+            continue;
+        }
         let jumps_to = |block: u32| match func.blocks[block as usize].end {
             End::Jump(next) => Some(next),
             _ => None,
@@ -60,6 +72,28 @@ pub(super) fn convert(func: &mut Func) {
             func.blocks[side as usize].end = End::Exit;
         }
         func.blocks[at].end = End::Jump(next);
+    }
+}
+
+/// Leads past blocks that do nothing but go on: compilers leave such beside a branch.
+fn skip_empty(func: &mut Func) {
+    let next = |block: &Block| match block.end {
+        End::Jump(next) if block.insts.is_empty() => Some(next),
+        _ => None,
+    };
+    let nexts: Vec<Option<u32>> = func.blocks.iter().map(next).collect();
+    let through = |mut block: u32| {
+        // Not through blocks that lead to each other for ever.
+        for _ in 0..FURTHEST {
+            let Some(next) = nexts[block as usize] else {
+                return block;
+            };
+            block = next;
+        }
+        block
+    };
+    for block in &mut func.blocks {
+        block.end.map(through);
     }
 }
 

@@ -11,6 +11,12 @@ impl BitSet {
         Self(vec![0; len.div_ceil(64)])
     }
 
+    /// Makes room for numbers below a higher bound.
+    pub(super) fn grow(&mut self, len: usize) {
+        let words = len.div_ceil(64).max(self.0.len());
+        self.0.resize(words, 0);
+    }
+
     pub(crate) fn insert(&mut self, index: u32) -> bool {
         let word = &mut self.0[index as usize / 64];
         let new = *word >> (index % 64) & 1 == 0;

@@ -92,6 +92,9 @@ pub(crate) fn classes(func: &Func, live: &[BitSet]) -> Vec<Class> {
             classes[reg as usize] = Class::Thread;
         }
     }
+    for &reg in &func.threads {
+        classes[reg as usize] = Class::Thread;
+    }
     classes
 }
 

@@ -14,7 +14,7 @@ use crate::isa::{Isa, Target};
 use crate::ops::control;
 use crate::reach::LOOP_BLOCKS;
 use crate::segment::{
-    self, Loop, LoopBlock, LoopEdge, LoopEnd, LoopRun, RegisterSlot, SegmentStep, Tag,
+    self, Known, Loop, LoopBlock, LoopEdge, LoopEnd, LoopRun, RegisterSlot, SegmentStep, Tag,
 };
 use crate::spaces::{StateSpace, unpack};
 
@@ -95,7 +95,7 @@ impl Emitter {
     /// Adds the loop of which block `index` is the header, if it can be one operation.
     pub(super) fn repeat(&mut self, body: &Body<'_>, index: usize) {
         let Target { isa, jit, .. } = self.target;
-        if !jit || isa != Isa::Avx512 {
+        if !jit || isa == Isa::Sse2 {
             return;
         }
         let Some(shape) = Shape::of(body, index as BlockId) else {
@@ -123,11 +123,15 @@ impl Emitter {
                 width: body.width(reg),
             }
         };
-        let constant = |reg| body.constants.get(&reg).copied();
+        let known = Known {
+            slot_of: &slot_of,
+            constant_of: &|reg| body.constants.get(&reg).copied(),
+            row_of: &|_| None,
+        };
         let (target, first) = (self.target, self.transfers);
-        let Some(code) =
-            segment::compile_loop(&Loop { blocks }, &slot_of, &constant, target, first)
-        else {
+        let repeated = Loop { blocks };
+        let code = segment::compile_loop(&repeated, &known, target, first);
+        let Some((code, turns)) = code else {
             return;
         };
         self.transfers += transfers;
@@ -140,6 +144,7 @@ impl Emitter {
         }
         op.d[2] = body.layout.bytes as u32;
         op.d[3] = shape.blocks.iter().map(insts).sum::<usize>() as u32;
+        op.width[0] = turns;
         op.s[2] = shape
             .blocks
             .last()
@@ -152,7 +157,8 @@ impl Emitter {
     fn loop_block(&self, body: &Body<'_>, shape: &Shape, id: BlockId) -> Option<LoopBlock> {
         let block = &body.func.blocks[id as usize];
         let insts = body.own(block);
-        let mut runs = self.runs(body, id as usize, &insts, 1);
+        // Where vectors have no such steps, lanes alone have.
+        let mut runs = self.runs(body, id as usize, &insts, 1, Isa::Avx512);
         runs.reverse();
         let done: usize = runs.iter().map(|run| run.range.len()).sum();
         if done != insts.len() {
@@ -161,7 +167,7 @@ impl Emitter {
         let mut runs: Vec<LoopRun> = runs
             .into_iter()
             .map(|run| LoopRun {
-                steps: self.steps(body, &run, &insts),
+                steps: self.steps(body, &run, &insts, Isa::Avx512),
                 guard: insts[run.range.start].guard,
                 live: run.live,
             })

@@ -8,7 +8,7 @@ use std::ops::Range;
 use super::{Body, Emitter, blank};
 use crate::analysis;
 use crate::ir::{Block, Inst, InstKind, Reg};
-use crate::isa::Target;
+use crate::isa::{Isa, Target};
 use crate::ops::control;
 use crate::segment::{self, SegmentStep};
 
@@ -49,9 +49,9 @@ impl Emitter {
         }
     }
 
-    /// An instruction as a step of a segment that is done for lanes, if it can be one.
-    fn step(&self, body: &Body<'_>, inst: &Inst) -> Option<SegmentStep> {
-        let Target { isa, jit, .. } = self.target;
+    /// An instruction as a step of a segment that is done for lanes, if it can be one for a vector unit.
+    fn step(&self, body: &Body<'_>, inst: &Inst, isa: Isa) -> Option<SegmentStep> {
+        let jit = self.target.jit;
         let masked = !body.convergent || inst.guard.is_some();
         inst.step().filter(|step| {
             let varying = step.d.iter().all(|&reg| body.home(reg).1);
@@ -60,13 +60,14 @@ impl Emitter {
     }
 
     /// The runs that become segments of block `index`, whose instructions these are: of at least so many, or with a load or a
-    /// store. The last one comes first.
+    /// store, of steps that the vector unit has. The last one comes first.
     pub(super) fn runs(
         &self,
         body: &Body<'_>,
         index: usize,
         insts: &[&Inst],
         least: usize,
+        isa: Isa,
     ) -> Vec<Run> {
         let mut runs = Vec::new();
         let mut live = analysis::live_out(body.func, body.live, index);
@@ -85,7 +86,7 @@ impl Emitter {
                 && insts[start - 1].guard == guard
                 && guard.is_none_or(|(reg, _)| !insts[start - 1].d.contains(&reg))
                 && self
-                    .step(body, insts[start - 1])
+                    .step(body, insts[start - 1], isa)
                     .is_some_and(|step| order.precede(&step))
             {
                 start -= 1;
@@ -113,12 +114,18 @@ impl Emitter {
     }
 
     /// The steps of a run.
-    pub(super) fn steps(&self, body: &Body<'_>, run: &Run, insts: &[&Inst]) -> Vec<SegmentStep> {
+    pub(super) fn steps(
+        &self,
+        body: &Body<'_>,
+        run: &Run,
+        insts: &[&Inst],
+        isa: Isa,
+    ) -> Vec<SegmentStep> {
         let step = |inst: &&Inst| {
             if run.once {
                 self.once(body, inst)
             } else {
-                self.step(body, inst)
+                self.step(body, inst, isa)
             }
         };
         insts[run.range.clone()].iter().filter_map(step).collect()
@@ -127,7 +134,8 @@ impl Emitter {
     /// A block's instructions, runs of arithmetic, loads and stores as segments.
     pub(super) fn insts(&mut self, body: &Body<'_>, block: &Block, index: usize) {
         let insts = body.own(block);
-        let runs = self.runs(body, index, &insts, segment::LEAST);
+        let isa = self.target.isa;
+        let runs = self.runs(body, index, &insts, segment::LEAST, isa);
         let mut runs = runs.into_iter().rev().peekable();
         let mut at = 0;
         while at < insts.len() {
@@ -137,7 +145,7 @@ impl Emitter {
             let opened = guard.map(|guard| self.guard(body, guard));
             while at < end {
                 if let Some(run) = runs.next_if(|run| run.range.start == at) {
-                    let steps = self.steps(body, &run, &insts);
+                    let steps = self.steps(body, &run, &insts, isa);
                     self.line = insts[at].line;
                     let lanes = match (run.once, !body.convergent || guard.is_some()) {
                         (true, _) => SegmentLanes::Once,

@@ -196,7 +196,7 @@ pub(crate) unsafe fn branch_slow(cx: &mut Machine<'_>, op: &Op) -> Flow {
 }
 
 /// The loop whose header stands at `s[0]`, as machine code: lanes leave it for `s[1]`, which costs `s[2]`; a turn of all strips costs
-/// `d[3]`.
+/// `d[3]`. The code counts so many turns for one of a strip as `width[0]` is the logarithm of.
 ///
 /// # Safety
 /// As for [`segment::run_loop`].
@@ -206,12 +206,13 @@ pub(crate) unsafe fn repeat(cx: &mut Machine<'_>, op: &Op) -> Flow {
     if cx.diverged {
         turns = turns.min(cx.slice_left.into());
     }
-    let turns = turns.saturating_mul(strips).clamp(1, i64::from(u32::MAX));
+    let counted = strips << op.width[0];
+    let turns = turns.saturating_mul(counted).clamp(1, i64::from(u32::MAX));
     // SAFETY: by the caller's promise a loop's code for this machine stands at `imm`.
     let Some((left, made)) = (unsafe { segment::run_loop(cx, op, turns as u32) }) else {
         return Flow::Stop;
     };
-    let rounds = made.div_ceil(strips as u32);
+    let rounds = made.div_ceil(counted as u32);
     cx.budget -= i64::from(rounds) * i64::from(op.d[3]);
     if cx.diverged {
         cx.slice_left = cx.slice_left.saturating_sub(rounds);
@@ -386,7 +387,9 @@ pub(crate) unsafe fn ret(cx: &mut Machine<'_>, _: &Op) -> Flow {
 /// # Safety
 /// None.
 pub(crate) unsafe fn exit(cx: &mut Machine<'_>, _: &Op) -> Flow {
-    cx.stop(Event::Exit)
+    // Not as one of many events: blocks are short.
+    cx.event = Event::Exit;
+    Flow::Stop
 }
 
 /// Ends the prologue.

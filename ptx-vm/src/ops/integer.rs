@@ -252,3 +252,20 @@ fn high_add(ty: Type) -> Option<Simple> {
         _ => return None,
     })
 }
+
+/// Sums and products as the analysis makes them of others, by their names in segments.
+pub(crate) fn made(tag: Tag) -> Option<Simple> {
+    Some(match tag {
+        Tag::Add32 => op!(@ Tag::Add32; u32, u32 => u32; |a, b| a.wrapping_add(b)),
+        Tag::Sub32 => op!(@ Tag::Sub32; u32, u32 => u32; |a, b| a.wrapping_sub(b)),
+        Tag::Mul32 => op!(@ Tag::Mul32; u32, u32 => u32; |a, b| a.wrapping_mul(b)),
+        Tag::Add64 => op!(@ Tag::Add64; u64, u64 => u64; |a, b| a.wrapping_add(b)),
+        Tag::MulWideU32 => {
+            op!(@ Tag::MulWideU32; u32, u32 => u64; |a, b| u64::from(a) * u64::from(b))
+        }
+        Tag::MulWideS32 => {
+            op!(@ Tag::MulWideS32; i32, i32 => i64; |a, b| i64::from(a) * i64::from(b))
+        }
+        _ => return None,
+    })
+}

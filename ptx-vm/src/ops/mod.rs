@@ -22,6 +22,7 @@ pub(crate) mod mbarrier;
 pub(crate) mod memory;
 pub(crate) mod parts;
 pub(crate) mod pure;
+pub(crate) mod rows;
 pub(crate) mod scaled;
 pub(crate) mod simple;
 pub(crate) mod sparse;

@@ -12,7 +12,8 @@ use super::branch::{Label, When};
 use super::encode::{self, Assembler, Base, Opcode, Rm};
 use super::plan::{self, Group, Indexed};
 use super::question::{self, Question};
-use super::step::{RegisterSlot, SegmentStep};
+use super::rows::{KnownRow, Rows};
+use super::step::{Known, RegisterSlot, SegmentStep};
 use super::tag::Tag;
 
 use super::widen::{SHL_64, SHR_U64};
@@ -55,6 +56,8 @@ pub(super) struct Allocator<'a> {
     pub(super) groups: Vec<Group>,
     /// Accesses by indices, and steps that make addresses which nothing else reads.
     pub(super) indexed: HashMap<usize, Option<Indexed>>,
+    /// Accesses that are known to be rows.
+    pub(super) rows: HashMap<usize, KnownRow>,
     /// For each register of the program: the steps that read it and those that write it, ascending.
     reads: HashMap<Reg, Vec<usize>>,
     writes: HashMap<Reg, Vec<usize>>,
@@ -65,23 +68,17 @@ pub(super) struct Allocator<'a> {
 
 pub(super) fn compile(
     steps: &[SegmentStep],
-    slot_of: &dyn Fn(Reg) -> RegisterSlot,
+    known: &Known<'_>,
     live_after: &dyn Fn(Reg) -> bool,
-    constant_of: &dyn Fn(Reg) -> Option<u64>,
     target: Target,
     masked: bool,
     first: usize,
 ) -> Option<Vec<u8>> {
-    let mut out = Assembler::new(target.isa);
-    let transfers = steps.iter().any(|step| step.access.1 != 0);
-    out.push_bases(Group::all(steps).len());
-    let top = out.open(masked || transfers);
-    let mut empty = Label::default();
-    if masked || transfers {
-        // Lanes that run may be far apart; addresses of the others are no one's.
-        out.test_running();
-        out.jump(When::Zero, &mut empty);
-    }
+    let Known {
+        slot_of,
+        constant_of,
+        row_of,
+    } = *known;
     let facts = Facts {
         slot_of,
         live_after,
@@ -90,7 +87,43 @@ pub(super) fn compile(
         gathers: target.gathers,
         merges: false,
     };
-    let mut allocator = Allocator::new(out, steps, facts, first);
+    let groups = Group::all(steps);
+    let indexed = plan::find(steps, &groups, slot_of, live_after, constant_of);
+    let rows = Rows::find(steps, &indexed, slot_of, row_of, first);
+    let mut out = Assembler::new(target.isa);
+    out.push_bases(groups.len());
+    out.set_reach();
+    let mut questions = Vec::new();
+    if !rows.is_empty() {
+        let mut other = Label::default();
+        rows.ask(&mut out, &mut other);
+        out = strips(out, steps, facts, first, &rows, &mut questions)?;
+        out.bind(other);
+    }
+    out = strips(out, steps, facts, first, &Rows::default(), &mut questions)?;
+    question::answer(&mut out, questions);
+    Some(out.finish())
+}
+
+/// The loop over strips and the return behind it.
+fn strips(
+    mut out: Assembler,
+    steps: &[SegmentStep],
+    facts: Facts<'_>,
+    first: usize,
+    rows: &Rows,
+    questions: &mut Vec<Question>,
+) -> Option<Assembler> {
+    let transfers = steps.iter().any(|step| step.access.1 != 0);
+    let has_mask = facts.masked || transfers;
+    let top = out.open(has_mask);
+    let mut empty = Label::default();
+    if has_mask {
+        // Lanes that run may be far apart; addresses of the others are no one's.
+        out.test_running();
+        out.jump(When::Zero, &mut empty);
+    }
+    let mut allocator = Allocator::new(out, steps, facts, first, rows);
     allocator.steps(steps);
     allocator.flush();
     let mut out = allocator.out;
@@ -99,8 +132,8 @@ pub(super) fn compile(
     }
     out.bind(empty);
     out.close(top);
-    question::answer(&mut out, allocator.questions);
-    Some(out.finish())
+    questions.append(&mut allocator.questions);
+    Some(out)
 }
 
 /// What is known of a run of steps beside themselves.
@@ -126,6 +159,7 @@ impl<'a> Allocator<'a> {
         steps: &[SegmentStep],
         facts: Facts<'a>,
         first: usize,
+        rows: &Rows,
     ) -> Self {
         let Facts {
             slot_of,
@@ -142,6 +176,7 @@ impl<'a> Allocator<'a> {
             Group::all(steps)
         };
         let indexed = plan::find(steps, &groups, slot_of, live_after, constant_of);
+        let rows = rows.known();
         let mut reads: HashMap<Reg, Vec<usize>> = HashMap::new();
         let mut writes: HashMap<Reg, Vec<usize>> = HashMap::new();
         for (index, step) in steps.iter().enumerate() {
@@ -150,7 +185,9 @@ impl<'a> Allocator<'a> {
                 continue;
             }
             let by_index = own.copied().flatten();
-            let sources = by_index.iter().map(Indexed::index);
+            // Of a row that is known, lanes' indices are not looked at.
+            let looks = by_index.filter(|_| !rows.contains_key(&index));
+            let sources = looks.iter().map(Indexed::index);
             let others = &step.s[by_index.iter().len()..];
             for reg in sources.chain(others.iter().copied()) {
                 reads.entry(reg).or_default().push(index);
@@ -173,6 +210,7 @@ impl<'a> Allocator<'a> {
             questions: Vec::new(),
             groups,
             indexed,
+            rows,
             reads,
             writes,
             now: 0,
@@ -184,7 +222,7 @@ impl<'a> Allocator<'a> {
     pub(super) fn steps(&mut self, steps: &[SegmentStep]) {
         for (index, step) in steps.iter().enumerate() {
             self.now = index;
-            if matches!(self.indexed.get(&index), Some(None)) {
+            if matches!(self.indexed.get(&index), Some(None)) || self.serves_nothing(step) {
                 continue;
             }
             if step.access.1 != 0 {
@@ -197,6 +235,12 @@ impl<'a> Allocator<'a> {
             }
         }
         self.now = steps.len();
+    }
+
+    /// Whether nobody reads what a step makes: the index of a row that is known.
+    fn serves_nothing(&self, step: &SegmentStep) -> bool {
+        let read = |reg: &Reg| self.reads.contains_key(reg) || (self.live_after)(*reg);
+        !self.rows.is_empty() && step.access.1 == 0 && !step.d.iter().any(read)
     }
 
     /// Writes what is needed after the steps to its slots.

@@ -11,6 +11,13 @@ pub(super) struct Label {
     jumps: Vec<usize>,
 }
 
+impl Label {
+    /// A jump whose distance stands there leads to it.
+    pub(super) fn is_from(&mut self, at: usize) {
+        self.jumps.push(at);
+    }
+}
+
 /// When to jump.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum When {

@@ -191,12 +191,16 @@ impl Assembler {
         }
     }
 
-    /// Sets the strips' addresses, opens the loop over `rsi..rdx`; with a mask, loads it into k1 (and its
+    /// Puts what may be reached where the code finds it.
+    pub(super) fn set_reach(&mut self) {
+        self.code.extend_from_slice(&[0x4d, 0x89, 0xc2]); // mov r10, r8
+    }
+
+    /// After that: sets the strips' addresses, opens the loop over `rsi..rdx`; with a mask, loads it into k1 (and its
     /// upper half into k2). Returns where the loop begins.
     pub(super) fn open(&mut self, masked: bool) -> usize {
         // AVX2 takes half a strip at a time.
         let halves = if self.isa == Isa::Avx512 { 0 } else { 1 };
-        self.code.extend_from_slice(&[0x4d, 0x89, 0xc2]); // mov r10, r8
         if halves == 1 {
             self.code.extend_from_slice(&[0x48, 0x01, 0xf6]); // add rsi, rsi
             self.code.extend_from_slice(&[0x48, 0x01, 0xd2]); // add rdx, rdx

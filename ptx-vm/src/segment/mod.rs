@@ -19,14 +19,19 @@ mod allocate;
 mod ask;
 mod branch;
 mod encode;
+mod general;
 mod group;
 mod indexed;
+mod lane_steps;
+mod lives;
 mod narrow;
 mod native;
 mod plan;
 mod question;
 mod repeat;
 mod root;
+mod rows;
+mod scalar;
 mod step;
 mod tag;
 mod transfer;
@@ -40,8 +45,8 @@ use super::reach::Reach;
 
 pub use native::CodeBytes;
 pub(crate) use native::Native;
-pub(crate) use repeat::{Loop, LoopBlock, LoopEdge, LoopEnd, LoopRun, compile as compile_loop};
-pub(crate) use step::{Order, RegisterSlot, SegmentStep};
+pub(crate) use repeat::{Loop, LoopBlock, LoopEdge, LoopEnd, LoopRun};
+pub(crate) use step::{Known, Order, RegisterSlot, Row, SegmentStep};
 pub(crate) use tag::Tag;
 
 /// Fewer operations than this are not worth a segment.
@@ -65,22 +70,41 @@ pub(crate) fn has(isa: Isa, tag: Tag) -> bool {
 /// reach its slots.
 pub(crate) fn compile(
     steps: &[SegmentStep],
-    slot_of: &dyn Fn(Reg) -> RegisterSlot,
+    known: &Known<'_>,
     live_after: &dyn Fn(Reg) -> bool,
-    constant_of: &dyn Fn(Reg) -> Option<u64>,
     target: Target,
     masked: bool,
     first: usize,
 ) -> Option<Vec<u8>> {
-    allocate::compile(
-        steps,
+    allocate::compile(steps, known, live_after, target, masked, first)
+}
+
+/// The logarithm of how many turns of a lane alone are counted as one of a strip.
+const LANE_TURNS: u8 = 2;
+
+/// Compiles a loop, as [`compile`] does a segment: for strips, or for lanes that go through it alone. Tells the logarithm of how many
+/// of the turns that it counts are one of a strip.
+pub(crate) fn compile_loop(
+    repeated: &Loop,
+    known: &Known<'_>,
+    target: Target,
+    first: usize,
+) -> Option<(Vec<u8>, u8)> {
+    let Known {
         slot_of,
-        live_after,
         constant_of,
-        target,
-        masked,
-        first,
-    )
+        ..
+    } = *known;
+    if lives::is_worth_it(repeated)
+        && let Some(code) = scalar::compile(repeated, slot_of, constant_of, target, first)
+    {
+        return Some((code, LANE_TURNS));
+    }
+    if target.isa != Isa::Avx512 {
+        return None;
+    }
+    let code = repeat::compile(repeated, slot_of, constant_of, target, first)?;
+    Some((code, 0))
 }
 
 /// The most turns of a strip in one run of a loop.

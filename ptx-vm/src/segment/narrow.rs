@@ -4,8 +4,7 @@
 //! Called by `allocate`. Must not know what a predicate guards.
 
 use super::allocate::Allocator;
-use super::encode::{Assembler, Base, Opcode, Rm, opcode};
-use super::root::SHIFT_LEFT_IMM;
+use super::encode::{Assembler, Base, Opcode, Rm, ZEROED, opcode};
 use super::step::SegmentStep;
 use super::tag::Compared;
 
@@ -90,9 +89,9 @@ impl Allocator<'_> {
             self.out.code.extend_from_slice(&[0xc5, 0xdd, 0x4b, 0xdb]);
         }
         let d = self.free();
-        self.out.vector(SPREAD_MASK, d, 0, Rm::Register(3), 0);
-        self.out
-            .vector_imm(SHIFT_LEFT_IMM, 2, d, Rm::Register(d), 0, Some(31));
+        // 1 in the lanes of the mask: how far 1 is from 0.
+        let mask = ZEROED | 3;
+        self.out.vector(DISTANCE_32, d, 0, Rm::Constant(1), mask);
         d
     }
 
@@ -130,8 +129,8 @@ const COMPARE_S32: Opcode = opcode(3, 1, false, 0x1f);
 const COMPARE_S64: Opcode = opcode(3, 1, true, 0x1f);
 const COMPARE_U32: Opcode = opcode(3, 1, false, 0x1e);
 const COMPARE_U64: Opcode = opcode(3, 1, true, 0x1e);
-/// vpmovm2d: all ones in the lanes of a mask
-const SPREAD_MASK: Opcode = opcode(2, 2, false, 0x38);
+/// vpabsd
+const DISTANCE_32: Opcode = opcode(2, 1, false, 0x1e);
 /// vptestmd, to a mask
 const TEST_32: Opcode = opcode(2, 1, false, 0x27);
 /// vpblendmd, vpblendmq: the last operand under the mask, else the second

@@ -14,6 +14,7 @@ use super::branch::{Label, When};
 use super::encode::{Assembler, Base, Opcode, Rm, opcode};
 use super::plan::Group;
 use super::question;
+use super::rows::Rows;
 use super::step::{RegisterSlot, SegmentStep};
 use super::transfer::TEST_32;
 use crate::ir::Reg;
@@ -85,6 +86,7 @@ pub(crate) fn compile(
     let runs = repeated.blocks.iter().flat_map(|block| &block.runs);
     let groups = runs.map(|run| Group::all(&run.steps).len()).max();
     out.push_bases(groups.unwrap_or(0));
+    out.set_reach();
     let top = out.open(false);
     let direct = repeated.is_direct();
     let (mut out_of_turns, mut done) = (Label::default(), Label::default());
@@ -129,7 +131,7 @@ pub(crate) fn compile(
                 gathers: target.gathers,
                 merges: true,
             };
-            let mut allocator = Allocator::new(out, &run.steps, facts, first);
+            let mut allocator = Allocator::new(out, &run.steps, facts, first, &Rows::default());
             allocator.steps(&run.steps);
             if let LoopEnd::Branch { on, negated, .. } = block.end
                 && at + 1 == block.runs.len()
@@ -202,12 +204,12 @@ fn test(negated: bool) -> Opcode {
 
 impl Assembler {
     /// eax = the lanes of the strip with which the code was called
-    fn lanes_of_strip(&mut self) {
+    pub(super) fn lanes_of_strip(&mut self) {
         self.code.extend_from_slice(&[0x0f, 0xb7, 0x04, 0x71]); // movzx eax, word [rcx + 2*rsi]
     }
 
     /// The strip's place at [r10 + place] = ax
-    fn set_left(&mut self, place: usize) {
+    pub(super) fn set_left(&mut self, place: usize) {
         self.code.extend_from_slice(&[0x66, 0x41]);
         self.reach([0x89, 0x84, 0x72], place); // mov [r10 + 2*rsi + place], ax
     }

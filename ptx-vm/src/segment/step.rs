@@ -29,6 +29,26 @@ pub(crate) struct RegisterSlot {
     pub(crate) width: u8,
 }
 
+/// An index that is a sum.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Row {
+    /// Where the thread's numbers lie, all lanes one after the other, and what is known of them.
+    pub(crate) thread: u32,
+    pub(crate) facts: u32,
+    /// Where the block's number lies, if there is one.
+    pub(crate) block: Option<u32>,
+}
+
+/// What is known of registers of the program.
+#[derive(Clone, Copy)]
+pub(crate) struct Known<'a> {
+    pub(crate) slot_of: &'a dyn Fn(Reg) -> RegisterSlot,
+    /// What a register has that is written once, by a constant.
+    pub(crate) constant_of: &'a dyn Fn(Reg) -> Option<u64>,
+    /// Of what an index is the sum.
+    pub(crate) row_of: &'a dyn Fn(Reg) -> Option<Row>,
+}
+
 impl Inst {
     /// The instruction as a step, if it can be one.
     pub(crate) fn step(&self) -> Option<SegmentStep> {

@@ -7,7 +7,7 @@
 use ptx::ast::Type;
 
 /// Operations that segments can have, by the lanes' type.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) enum Tag {
     /// None of them.
     #[default]
@@ -90,7 +90,7 @@ pub(crate) enum Tag {
 }
 
 /// What is compared, by the lanes' type: 16 bits are compared as 32.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Compared {
     F32,
     F64,

@@ -12,7 +12,9 @@ use super::allocate::Allocator;
 use super::ask::TransferFacts;
 use super::branch::{Label, When};
 use super::encode::{self, Base, Opcode, Rm, opcode};
+use super::general::{Place, R11, op};
 use super::question::Question;
+use super::rows::KnownRow;
 use super::step::SegmentStep;
 use super::tag::Tag;
 use crate::reach::Reach;
@@ -63,8 +65,11 @@ impl Allocator<'_> {
         let wide = matches!(step.tag, Tag::LoadGlobal | Tag::StoreGlobal);
         let stores = matches!(step.tag, Tag::StoreGlobal | Tag::StoreShared);
         let indexed = self.indexed.get(&self.now).copied().flatten();
-        let index = indexed.map(|indexed| self.load((indexed.index(), 0)));
-        let addresses: Vec<u8> = (0..if wide { 2 } else { 1 })
+        let is_known = self.rows.contains_key(&self.now);
+        let looks = indexed.filter(|_| !is_known);
+        let index = looks.map(|indexed| self.load((indexed.index(), 0)));
+        let places = if is_known { 0 } else { 1 + u8::from(wide) };
+        let addresses: Vec<u8> = (0..places)
             .map(|part| match indexed {
                 Some(_) => self.free(),
                 None => self.load((step.s[0], part)),
@@ -97,6 +102,12 @@ impl Allocator<'_> {
         };
         let (mut asked, mut done) = (Label::default(), Label::default());
         let range = Reach::range(self.transfers);
+        if let Some(&row) = self.rows.get(&self.now) {
+            self.known_row(&transfer, row);
+            self.transfers += 1;
+            self.define_elements(step, &elements);
+            return;
+        }
         if let Some((number, is_first)) = self.group() {
             if is_first {
                 let places = if wide {
@@ -136,9 +147,27 @@ impl Allocator<'_> {
             },
         });
         self.transfers += 1;
-        let mut elements = elements.into_iter();
+        self.define_elements(step, &elements);
+    }
+
+    /// A load or a store of elements that are known to be a row.
+    fn known_row(&mut self, transfer: &Transfer, row: KnownRow) {
+        let strip = Place::At(Base::R8 as u8, row.thread);
+        let out = &mut self.out;
+        out.general(true, op::LOAD_SIGNED_32, R11, strip);
+        if row.log > 0 {
+            out.shift(true, 4, R11, row.log);
+        }
+        out.general(true, op::ADD, R11, Place::Reach(row.kept));
+        transfer.row(out, (Base::R11, 0));
+    }
+
+    /// The vectors of a load's elements are its results.
+    fn define_elements(&mut self, step: &SegmentStep, elements: &[u8]) {
+        let vectors = (step.access.1 / 4).max(1);
+        let mut elements = elements.iter();
         for &reg in &step.d {
-            for (part, register) in (0..vectors).zip(elements.by_ref()) {
+            for (part, &register) in (0..vectors).zip(elements.by_ref()) {
                 self.define(register, (reg, part));
             }
         }

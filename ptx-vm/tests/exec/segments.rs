@@ -5,7 +5,7 @@ use std::fmt::Write;
 
 use ptx_vm::{Fault, Isa, Options};
 
-use crate::gpu::{Args, Gpu};
+use crate::gpu::{Args, Dim, Gpu};
 
 /// By single operations, and then by segments for each vector unit that this machine has, and with each way to load what is
 /// apart.
@@ -27,7 +27,7 @@ fn ways() -> Vec<Options> {
     ways
 }
 
-const HEAD: &str = ".version 7.5\n.target sm_75\n.address_size 64\n\
+pub(crate) const HEAD: &str = ".version 7.5\n.target sm_75\n.address_size 64\n\
     .visible .entry k(.param .u64 from, .param .u64 to, .param .u32 step, .param .u32 left)\n{\n\
     .reg .b64 %a<8>; .reg .b64 %v<8>; .reg .f32 %f<8>; .reg .f64 %d<4>; .reg .b32 %r<16>; .reg .pred %p<4>;\n\
     .shared .align 16 .b8 tile[4096];\n\
@@ -36,7 +36,13 @@ const HEAD: &str = ".version 7.5\n.target sm_75\n.address_size 64\n\
     mov.u32 %r15, tile; mul.wide.u32 %v0, %r5, 64; add.s64 %a1, %a1, %v0;\n";
 
 /// Runs `body` after [`HEAD`] in 2 blocks of `threads`, by every way; all must give the same memory, or the same fault.
-fn same_by_all_ways(body: &str, threads: u32, step: u32, left: u32) -> Result<Vec<u32>, Fault> {
+pub(crate) fn same_by_all_ways(
+    body: &str,
+    threads: impl Dim,
+    step: u32,
+    left: u32,
+) -> Result<Vec<u32>, Fault> {
+    let threads = threads.dim();
     let text = format!("{HEAD}{body}\nret;\n}}\n");
     let mut results = Vec::new();
     for options in ways() {

@@ -1,0 +1,102 @@
+//! Which machine code comes of which kernels.
+
+use crate::isa::Isa;
+use crate::module::{Module, Options};
+use crate::ops::{control, rows};
+use crate::program::Program;
+
+/// A kernel's program for blocks of 256 threads, for a vector unit; `None` if this machine has it not.
+fn program(isa: Isa, body: &str) -> Option<std::sync::Arc<Program>> {
+    let text = format!(
+        ".version 7.5\n.target sm_75\n.address_size 64\n.visible .entry k(.param .u64 from, .param .u32 side)\n{{\n\
+         .reg .b64 %a<32>; .reg .b32 %r<32>; .reg .pred %p<3>; .reg .f32 %f<9>;\n\
+         ld.param.u64 %a0, [from]; ld.param.u32 %r0, [side]; mov.u32 %r1, %tid.x; mov.u32 %r2, %tid.y; mov.u32 %r3, %ctaid.x;\n\
+         {body}\nret;\n}}\n"
+    );
+    let tree = ptx::parse(&text).expect("PTX");
+    let options = Options {
+        isa: Some(isa),
+        jit: Some(true),
+        ..Options::default()
+    };
+    let module = Module::load(&tree, &options).expect("a module");
+    let (program, ..) = module.kernels[0].program(256)?;
+    isa.available().then_some(program)
+}
+
+/// How many operations a function runs.
+fn count(program: &Program, run: crate::machine::OpFn) -> usize {
+    let same = |op: &&crate::machine::Op| std::ptr::fn_addr_eq(op.run, run);
+    program.ops.iter().filter(same).count()
+}
+
+/// The index of an element: of the thread, of the block, and both.
+const INDEX: &str = "shl.b32 %r4, %r3, 5; add.s32 %r5, %r4, %r1; mad.lo.s32 %r6, %r2, %r0, %r5;";
+
+#[test]
+fn what_threads_have_of_an_index_is_looked_at_once() {
+    let neighbours = |made: [&str; 3]| {
+        let mut body = INDEX.to_owned();
+        for (at, made) in made.iter().enumerate() {
+            // Each register is written once, as compilers do.
+            let (index, product, place) = (20 + at, 10 + at, 20 + at);
+            body += &made.replace("%r7", &format!("%r{index}"));
+            body += &format!(
+                "mul.wide.u32 %a{product}, %r{index}, 4; add.s64 %a{place}, %a0, %a{product}; ld.global.f32 %f{at}, [%a{place}];\n"
+            );
+        }
+        body + "add.f32 %f4, %f0, %f1; add.f32 %f4, %f4, %f2; st.global.f32 [%a0], %f4;"
+    };
+    let sums = [
+        "add.s32 %r7, %r6, 1;",
+        "sub.s32 %r7, %r6, %r0;",
+        "mov.u32 %r7, %r6;",
+    ];
+    let facts = |made| {
+        Some(count(
+            &*program(Isa::Avx512, &neighbours(made))?,
+            rows::rows,
+        ))
+    };
+    // One number of the thread for all three.
+    assert!(facts(sums).is_none_or(|facts| facts == 1));
+    // No sums: of the thread's number something is taken, or it is shifted by what was loaded.
+    let others = [
+        "sub.s32 %r7, %r0, %r6;",
+        "xor.b32 %r7, %r6, 1;",
+        "mul.lo.s32 %r7, %r6, %r6;",
+    ];
+    assert!(facts(others).is_none_or(|facts| facts == 0));
+    // A factor that differs from block to block is none of a thread's number.
+    let of_block = ["mul.lo.s32 %r7, %r1, %r3;"; 3];
+    assert!(facts(of_block).is_none_or(|facts| facts == 0));
+}
+
+#[test]
+fn loops_that_follow_what_they_load_are_of_lanes_alone() {
+    let repeated = |turn: &str| {
+        format!(
+            "{INDEX} and.b32 %r8, %r1, 7;\nIN:\nmul.wide.u32 %a1, %r6, 4; add.s64 %a2, %a0, %a1; ld.global.u32 %r9, [%a2];\n\
+             {turn}\nadd.s32 %r6, %r6, 1; add.s32 %r8, %r8, -1; setp.gt.s32 %p0, %r8, 0;\n@%p0 bra IN;\nst.global.u32 [%a0], %r9;"
+        )
+    };
+    let follows = "mul.wide.u32 %a3, %r9, 4; add.s64 %a4, %a0, %a3; ld.global.u32 %r9, [%a4];";
+    let alone = |isa: Isa, turn: &str| {
+        let program = program(isa, &repeated(turn))?;
+        let loops = program.ops.iter();
+        let loops = loops
+            .filter(|op| std::ptr::fn_addr_eq(op.run, control::repeat as crate::machine::OpFn));
+        Some(loops.map(|op| op.width[0]).collect::<Vec<_>>())
+    };
+    for isa in [Isa::Avx2, Isa::Avx512] {
+        assert!(alone(isa, follows).is_none_or(|loops| loops == [2]));
+    }
+    // One that goes on by itself, and one with much else to do, are for strips.
+    assert!(alone(Isa::Avx512, "").is_none_or(|loops| loops == [0]));
+    let more = follows.to_owned() + &"xor.b32 %r9, %r9, %r8; add.u32 %r9, %r9, %r0;".repeat(9);
+    assert!(alone(Isa::Avx512, &more).is_none_or(|loops| loops == [0]));
+    assert!(alone(Isa::Avx2, &more).is_none_or(|loops| loops.is_empty()));
+    // What no single number has, here a function of three words, is for strips as well.
+    let table = follows.to_owned() + "lop3.b32 %r9, %r9, %r8, %r0, 0x2d;";
+    assert!(alone(Isa::Avx512, &table).is_none_or(|loops| loops == [0]));
+}

@@ -1,0 +1,176 @@
+//! Accesses of elements whose index is a sum of a number of the thread and one of the block: what is asked about them once, before
+//! the first strip.
+//!
+//! A thread's numbers are the same in all blocks, so it is known ([`crate::ops::rows`]) whether those of each strip follow each other,
+//! and which are the least and the greatest. If all elements of a block are inside of what may be reached, and no index goes over the
+//! end of its 32 bits, the code for its strips neither compares lanes nor looks at addresses: each access is one vector, as far from the
+//! block's first element as the number of the strip's first lane says. There is a second code for all other blocks, which looks at
+//! every strip.
+//!
+//! Called by `allocate`, and by `transfer` for what is known then. Must not know where such sums come from.
+
+use std::collections::HashMap;
+
+use super::branch::Label;
+use super::encode::{Assembler, Base};
+use super::general::{Place, R11, RAX, op, when};
+use super::plan::Indexed;
+use super::step::{RegisterSlot, Row, SegmentStep};
+use crate::ir::Reg;
+use crate::ops::rows::{LEAST, MOST, ROWS};
+use crate::reach::{self, Reach};
+use crate::spaces::unpack;
+
+const R8: u8 = Base::R8 as u8;
+const R9: u8 = Base::R9 as u8;
+
+/// An access of a segment that is known to be a row, once its segment has asked.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct KnownRow {
+    /// Where the strips' first numbers lie.
+    pub(super) thread: i32,
+    pub(super) log: u8,
+    /// Where the place of the block's first element is kept.
+    pub(super) kept: usize,
+}
+
+/// What is asked about an access.
+#[derive(Debug)]
+struct Asked {
+    row: KnownRow,
+    facts: i32,
+    block: Option<i32>,
+    base: i32,
+    offset: i32,
+    signed: bool,
+    /// Its number among loads and stores, by which it has a range.
+    number: usize,
+}
+
+/// The accesses of a segment that may be known to be rows.
+#[derive(Debug, Default)]
+pub(super) struct Rows(Vec<(usize, Asked)>);
+
+impl Rows {
+    /// Of steps whose loads and stores are numbered from `first` on.
+    pub(super) fn find(
+        steps: &[SegmentStep],
+        indexed: &HashMap<usize, Option<Indexed>>,
+        slot_of: &dyn Fn(Reg) -> RegisterSlot,
+        row_of: &dyn Fn(Reg) -> Option<Row>,
+        first: usize,
+    ) -> Self {
+        let accesses = steps
+            .iter()
+            .enumerate()
+            .filter(|(_, step)| step.access.1 != 0);
+        let mut rows = Vec::new();
+        for (number, (at, step)) in accesses.enumerate() {
+            let known = indexed.get(&at).copied().flatten();
+            let Some((indexed, row)) = known.and_then(|one| Some((one, row_of(one.index())?)))
+            else {
+                continue;
+            };
+            let access = unpack(step.access.0);
+            let place = |offset: u32| i32::try_from(offset).ok();
+            let asked = || {
+                Some(Asked {
+                    row: KnownRow {
+                        thread: place(row.thread)?,
+                        log: indexed.log,
+                        kept: Reach::row(rows.len()),
+                    },
+                    facts: place(row.facts)?,
+                    block: match row.block {
+                        Some(block) => Some(place(block)?),
+                        None => None,
+                    },
+                    base: place(slot_of(indexed.base).offset)?,
+                    offset: i32::try_from(access.offset).ok()?,
+                    signed: indexed.signed,
+                    number: first + number,
+                })
+            };
+            if access.count == 1
+                && step.access.1 == 1 << indexed.log
+                && rows.len() < reach::ROWS
+                && let Some(asked) = asked()
+            {
+                rows.push((at, asked));
+            }
+        }
+        Self(rows)
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// By step.
+    pub(super) fn known(&self) -> HashMap<usize, KnownRow> {
+        self.0.iter().map(|(at, asked)| (*at, asked.row)).collect()
+    }
+
+    /// The code that asks, before any other; it jumps where one of them is not known to be a row.
+    pub(super) fn ask(&self, out: &mut Assembler, other: &mut Label) {
+        let mut seen = Vec::new();
+        for (_, asked) in &self.0 {
+            if !seen.contains(&asked.facts) {
+                seen.push(asked.facts);
+                out.general(false, &[0x83], 7, Place::Frame(asked.facts + ROWS));
+                out.code.push(0); // cmp dword [...], 0
+                out.jump_if(when::ZERO, other);
+            }
+            asked.ask(out, other);
+        }
+    }
+}
+
+impl Asked {
+    /// rax = the number of the block, r11 and r9 = the least index and the greatest; then where their elements are.
+    fn ask(&self, out: &mut Assembler, other: &mut Label) {
+        let size = 1_u8 << self.row.log;
+        match self.block {
+            None => out.set_constant(RAX, 0),
+            Some(block) if self.signed => {
+                out.general(true, op::LOAD_SIGNED_32, RAX, Place::Frame(block));
+            }
+            Some(block) => out.general(false, op::LOAD, RAX, Place::Frame(block)),
+        }
+        for (register, fact) in [(R11, LEAST), (R9, MOST)] {
+            out.general(true, op::LOAD, register, Place::Frame(self.facts + fact));
+            out.general(true, op::ADD, register, Place::Register(RAX));
+            // It is what it is modulo 2^32.
+            let modulo = if self.signed {
+                op::LOAD_SIGNED_32
+            } else {
+                op::LOAD
+            };
+            out.general(self.signed, modulo, R8, Place::Register(register));
+            out.general(true, op::COMPARE, R8, Place::Register(register));
+            out.jump_if(when::NOT_ZERO, other);
+        }
+        if self.row.log > 0 {
+            for register in [RAX, R11, R9] {
+                out.shift(true, 4, register, self.row.log);
+            }
+        }
+        out.general(true, op::LOAD, R8, Place::Frame(self.base));
+        if self.offset != 0 {
+            out.general_constant(true, 0, R8, self.offset);
+        }
+        out.general(true, op::ADD, RAX, Place::Register(R8));
+        out.general(true, op::STORE, RAX, Place::Reach(self.row.kept));
+        let (first, limit) = Reach::range(self.number);
+        for register in [R11, R9] {
+            out.general(true, op::ADD, register, Place::Register(R8));
+            out.general(true, op::SUB, register, Place::Reach(first));
+            out.general(true, op::COMPARE, register, Place::Reach(limit));
+            out.jump_if(when::NOT_BELOW, other);
+        }
+        if size > 1 {
+            out.test_low(R11, size - 1);
+            out.jump_if(when::NOT_ZERO, other);
+        }
+    }
+}
