@@ -144,7 +144,7 @@ fn shared_memory_is_read_by_lanes_alone() {
 fn faults_of_lanes_alone_are_the_same() {
     let body = |turn: &str| format!("{BEFORE}{LOADS}{turn}\n{AFTER}");
     let far =
-        "setp.eq.u32 %p2, %r2, 37; selp.b64 %v5, 0x7000000000, 0, %p2; add.s64 %v6, %a3, %v5;\n";
+        "setp.eq.u32 %p2, %r2, 37; selp.b64 %v5, 0xc00000000, 0, %p2; add.s64 %v6, %a3, %v5;\n";
     let odd = "setp.eq.u32 %p2, %r2, 37; selp.b64 %v5, 2, 0, %p2; add.s64 %v6, %a3, %v5;\n";
     for (made, kind) in [
         (far, FaultKind::IllegalAddress),
