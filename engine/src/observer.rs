@@ -65,6 +65,11 @@ pub trait WorkInFlight: Send + Sync + Debug {
     /// What they have now. Takes no longer than a look at each stream.
     fn in_flight(&self) -> Vec<InFlight>;
 
+    /// Whether the client was told, if it is to be, since a device was lost of which it has work.
+    fn was_told(&self) -> bool {
+        true
+    }
+
     /// Whether the devices may have begun with a kernel that they did not complete, where one of them has died.
     fn may_have_begun(&self) -> bool {
         true

@@ -70,6 +70,8 @@ pub(crate) struct ClientStreams {
     pub(crate) is_kept: bool,
     /// What of its work the devices may have had when one died: [`NOT_LOOKED`] and the like.
     begun: AtomicU8,
+    /// The client was told of what has died.
+    was_told: AtomicBool,
     /// Its work goes after that of others.
     below_normal: AtomicBool,
     /// Where it has streams.
@@ -104,6 +106,7 @@ impl ClientStreams {
             left: Mutex::default(),
             is_kept,
             begun: AtomicU8::new(NOT_LOOKED),
+            was_told: AtomicBool::new(false),
             below_normal: AtomicBool::new(false),
             devices,
         }
@@ -270,6 +273,7 @@ impl ClientStreams {
                 .collect();
             context.fault(code, &running);
         }
+        self.was_told.store(true, Ordering::Release);
     }
 
     /// Whether it has a context on a device that is well.
@@ -362,6 +366,11 @@ impl Polled {
 pub(crate) struct WatchedStreams(pub(crate) Weak<ClientStreams>);
 
 impl WorkInFlight for WatchedStreams {
+    fn was_told(&self) -> bool {
+        let streams = self.0.upgrade();
+        streams.is_none_or(|streams| streams.was_told.load(Ordering::Acquire) || !streams.is_busy())
+    }
+
     fn may_have_begun(&self) -> bool {
         // On a device that is well kernels begin until this process has ended.
         let streams = self.0.upgrade();

@@ -63,8 +63,10 @@ pub enum Outcome {
     HandsOver,
 }
 
-/// How long the engine may take to tell clients that may be guilty of a device's loss, before the others go over.
+/// How long the engine has to tell clients that may be guilty of a device's loss, before the others go over; and how long it may take
+/// where it has not looked yet at work of one of them.
 const TELLING: Duration = Duration::from_millis(5);
+const MOST_TELLING: Duration = Duration::from_millis(100);
 
 /// How long the daemon may take to hear what a server has to say that hands its clients over.
 const LAST_WORDS: Duration = Duration::from_secs(1);
@@ -287,9 +289,13 @@ impl MainLoop {
                     number => self.end_client(number - FIRST_SESSION),
                 }
             }
+            let is_time = |time: Instant, now: Instant| {
+                let is_late = now.saturating_duration_since(time) >= MOST_TELLING;
+                time <= now && (is_late || self.are_all_told())
+            };
             if self
                 .hands_over_at
-                .is_some_and(|time| time <= Instant::now())
+                .is_some_and(|time| is_time(time, Instant::now()))
             {
                 self.say_last_words();
                 return Ok(Outcome::HandsOver);
@@ -310,6 +316,13 @@ impl MainLoop {
             }
         }
         Ok(Outcome::Done)
+    }
+
+    /// Whether each client that may be guilty of a device's loss was told. At rest there is nothing to be told.
+    fn are_all_told(&self) -> bool {
+        let running = self.running.values();
+        let mut observers = running.filter_map(|running| running.cancellation.observer());
+        self.rest.is_reached() || observers.all(|observer| observer.was_told())
     }
 
     /// Says what is left to be said before this process ends and another server takes its clients over.

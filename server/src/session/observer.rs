@@ -375,6 +375,11 @@ impl ClientObserver {
         self.is_settled.store(true, Ordering::Release);
     }
 
+    /// Whether the client was told of the loss of a device that it may be guilty of, if it is to be.
+    pub fn was_told(&self) -> bool {
+        !self.is_kept || self.work.get().is_none_or(|work| work.was_told())
+    }
+
     /// Leaves the session to the next server, and says to it if of what is under way no kernel was begun, or nothing, which is so where
     /// devices are `at_rest`. Whether the session stays as it is from here on.
     pub fn leave(&self, at_rest: bool) -> bool {
