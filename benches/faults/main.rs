@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tests::fault_matrix::{NEIGHBOURS, Plan, Sharing, WRONGS, cell, soak};
 
@@ -61,7 +61,13 @@ fn main() {
                 of_each,
                 every,
             };
-            let seen = soak(&sharing, &folder.join("faults"), plan);
+            let begun = Instant::now();
+            let mut round = 0;
+            let seen = soak(&sharing, &folder.join("faults"), plan, |wrong, told| {
+                round += 1;
+                let seconds = begun.elapsed().as_secs_f64();
+                eprintln!("{round} of {rounds}, {seconds:.1} s: {wrong:?}: {told}");
+            });
             println!(
                 "| {} | was told | how often |\n|---|---|---|",
                 sharing.name()

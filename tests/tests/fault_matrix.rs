@@ -108,6 +108,7 @@ fn wrongs_at_random_leave_nothing_and_spoil_no_result() {
             of_each: 1,
             every: Duration::ZERO,
         },
+        |_, _| {},
     );
     for (wrong, told) in &seen.guilty {
         assert_eq!(told, expected(*wrong).0, "{wrong:?} of {seen:?}");

@@ -137,10 +137,12 @@ impl QuiesceGate {
     }
 
     /// Lets one operation through, which [`Running::operation_done`] ends, unless the gate is closed. What `goes_on` has been begun in
-    /// part, and is to be over before there is rest.
+    /// part, and is to be over before there is rest: whoever loads waits for what does not end, and it must not wait for them.
     pub(crate) fn try_pass(&self, running: &Running, goes_on: bool) -> bool {
-        let is_closed =
-            || self.is_closed_to(running) || !goes_on && self.resting.load(Ordering::SeqCst);
+        let is_closed = || match self.resting.load(Ordering::SeqCst) {
+            true => !goes_on,
+            false => self.is_closed_to(running),
+        };
         // Who asks again and again would seem to have something running.
         if is_closed() {
             return false;

@@ -95,12 +95,11 @@ impl MainLoop {
 
     /// Whether sessions are kept, all that are not to end can go over, and nothing else is under way.
     fn can_hand_over(&self) -> bool {
+        // Who was not welcomed yet may well wait for what does not end, and comes to the next server as it came to this one.
         let goes = |running: &super::Running| {
+            let observer = running.cancellation.observer();
             running.cancellation.ending().is_some()
-                || running
-                    .cancellation
-                    .observer()
-                    .is_some_and(|observer| observer.can_go_over())
+                || observer.is_none_or(|observer| observer.can_go_over())
         };
         !self.stopping
             && self.hands_over_at.is_none()

@@ -44,11 +44,16 @@ pub struct Plan {
     pub every: Duration,
 }
 
-/// Does wrongs, one after the other, beside neighbours. One that has ended is started again.
+/// Does wrongs, one after the other, beside neighbours. One that has ended is started again. `told` hears of each wrong what the guilty was told.
 ///
 /// # Panics
 /// If the daemon does not start, or the neighbours do not work before anything is done.
-pub fn soak(sharing: &Sharing, program: &Path, plan: Plan) -> Soak {
+pub fn soak(
+    sharing: &Sharing,
+    program: &Path,
+    plan: Plan,
+    mut told: impl FnMut(Wrong, &str),
+) -> Soak {
     let scene = Scene::start(sharing, program, &[], false);
     let before = holdings(&scene, None);
     let each = (0..plan.of_each).flat_map(|_| NEIGHBOURS);
@@ -74,7 +79,9 @@ pub fn soak(sharing: &Sharing, program: &Path, plan: Plan) -> Soak {
         random ^= random << 17;
         let wrong = wrongs[usize::try_from(random % wrongs.len() as u64).expect("an index")];
         let said = do_wrong(&scene, &mut culprit(&scene, wrong), wrong);
-        guilty.push((wrong, take(&said).0));
+        let said = take(&said).0;
+        told(wrong, &said);
+        guilty.push((wrong, said));
         std::thread::sleep(plan.every.saturating_sub(begun.elapsed()));
         for (work, neighbour) in &mut neighbours {
             if let Some(said) = neighbour.ended() {

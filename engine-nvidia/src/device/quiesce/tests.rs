@@ -374,3 +374,29 @@ fn what_a_client_left_that_does_not_end_is_given_up_after_a_while() {
     live.operation_done();
     assert_eq!(gate.run_exclusive(NEVER, || ()), Ok(()));
 }
+
+/// What has been begun in part is over before there is rest, though somebody waits to load, and nothing else is begun.
+#[test]
+fn what_was_begun_in_part_comes_to_rest_beside_who_waits_for_what_was_left() {
+    let gate = Arc::new(QuiesceGate::default());
+    let (left, other) = (gate.add_context(), gate.add_context());
+    assert!(gate.try_pass(&left, false) && gate.try_pass(&other, false));
+    left.client_gone();
+    let loader = std::thread::spawn({
+        let gate = Arc::clone(&gate);
+        move || gate.run_exclusive(NEVER, || ())
+    });
+    while !gate.closed.load(Ordering::SeqCst) {
+        std::thread::yield_now();
+    }
+    assert!(!gate.rest(), "the other has something");
+    assert!(gate.try_pass(&other, true), "it cannot come to its end");
+    assert!(!gate.try_pass(&other, false), "it begins something");
+    for _ in 0..2 {
+        other.operation_done();
+    }
+    assert!(gate.rest());
+    gate.end_rest();
+    left.operation_done();
+    loader.join().unwrap().unwrap();
+}
