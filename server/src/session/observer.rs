@@ -397,12 +397,11 @@ impl ClientObserver {
         self.publisher.leave().is_ok()
     }
 
-    /// Whether another server can take the session over, as far as is known: it is kept, what is under way was begun here and stands in the
-    /// ring, and its client has had nothing that this server alone has.
+    /// Whether another server can take the session over, as far as is known: it is kept, what is under way stands in the
+    /// ring, and its client has had nothing that this server alone has. Whose client has not followed from a former server yet has nothing here.
     #[must_use]
     pub fn can_go_over(&self) -> bool {
         self.is_kept
-            && self.is_settled.load(Ordering::Acquire)
             && !self.is_irreplaceable.load(Ordering::Relaxed)
             && !self.publisher.is_spilled()
     }

@@ -57,9 +57,10 @@ impl Former {
         let mut bytes = vec![0; STATUS_BYTES];
         from.copy_out(0, &mut bytes);
         mapping.status.copy_in(0, &bytes);
-        // The new server has ended nothing and nobody asked it for a recording yet.
+        // The new server has ended nothing, nobody asked it for a recording yet, and its thread may run anywhere.
         mapping.closed().store(0, Ordering::Relaxed);
         mapping.recording().store(0, Ordering::Relaxed);
+        mapping.is_beside().store(0, Ordering::Relaxed);
         // As long as nothing of it was begun here, for a third server.
         let flags = mapping.under_way().load(Ordering::Relaxed);
         let number = mapping.kept().load(Ordering::Relaxed).wrapping_add(1);
