@@ -5,7 +5,7 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use super::scene::{Client, Scene, Sharing};
+use super::scene::{Scene, Sharing};
 use super::{NEIGHBOURS, WRONGS, Wrong, culprit, do_wrong, take};
 use crate::daemon::{settled_threads_and_files, threads_and_files};
 
