@@ -129,7 +129,8 @@ def side(prefix, rounds):
         raise RuntimeError("a server did not start")
     lived = ended = wrong = 0
     pauses, usual = [], []
-    for _ in range(rounds):
+    begun = time.monotonic()
+    for number_of_round in range(1, rounds + 1):
         before = [server.asked() for server in servers]
         if None in before:
             raise RuntimeError("a server ended without a fault")
@@ -154,6 +155,9 @@ def side(prefix, rounds):
             started.append(servers[number])
         if None in [server.counts() for server in started]:
             raise RuntimeError("a server did not start again")
+        # Should the run be ended before its table.
+        said = f"round {number_of_round} of {rounds}, {time.monotonic() - begun:.0f} s: {lived} lived, {ended} ended, {wrong} wrong"
+        print(f"{said}, longest request of who lived {max(pauses, default=0) * 1e3:.0f} ms", file=sys.stderr)
     for server in servers:
         server.end()
     pauses.sort()
