@@ -59,6 +59,19 @@ fn daemon() -> Daemon {
     Daemon::start_as(&["--failover"], &[])
 }
 
+/// Stops a server, and waits until none of its threads runs any more: what is asked for from then on it does not see.
+fn stop(server: u32) {
+    send(server, Signal::STOP);
+    eventually("all threads are stopped", || {
+        let threads = std::fs::read_dir(format!("/proc/{server}/task")).unwrap();
+        threads.flatten().all(|thread| {
+            let text = std::fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
+            text.rsplit_once(')')
+                .is_some_and(|(_, rest)| rest.starts_with(" T"))
+        })
+    });
+}
+
 fn send(server: u32, signal: Signal) {
     kill_process(Pid::from_raw(server.cast_signed()).unwrap(), signal).unwrap();
 }
@@ -110,7 +123,7 @@ fn what_the_server_had_not_taken_is_carried_out_by_the_next_one_once() {
     let mut survivor = Survivor::start(&daemon);
     assert_eq!(survivor.ask("round"), "ok");
     let server = daemon.server();
-    send(server, Signal::STOP);
+    stop(server);
     assert_eq!(survivor.ask("post"), "ok");
     // It waits for answers.
     survivor.say("round");
@@ -128,7 +141,7 @@ fn who_asks_now_and_then_and_never_waits_goes_on_at_the_next_server() {
     let mut survivor = Survivor::start(&daemon);
     assert_eq!(survivor.ask("round"), "ok");
     let server = daemon.server();
-    send(server, Signal::STOP);
+    stop(server);
     assert_eq!(survivor.ask("post"), "ok");
     survivor.say("poll");
     std::thread::sleep(Duration::from_millis(200));
@@ -379,7 +392,7 @@ fn memory_beyond_the_first_addresses_that_was_given_back_in_the_ring_is_given_ba
     assert_eq!(survivor.ask("grow"), "ok");
     assert_eq!(survivor.ask("round"), "ok");
     let server = daemon.server();
-    send(server, Signal::STOP);
+    stop(server);
     assert_eq!(survivor.ask("post"), "ok");
     assert_eq!(survivor.ask("shrink"), "ok");
     survivor.say("grow");
@@ -404,7 +417,7 @@ fn who_grows_when_it_is_taken_over_takes_nobodys_addresses() {
     assert_eq!(survivors[0].ask("shrink"), "ok");
     assert_eq!(survivors[0].ask("round"), "ok");
     let server = daemon.server();
-    send(server, Signal::STOP);
+    stop(server);
     for survivor in &mut survivors {
         survivor.say("grow");
     }
@@ -522,7 +535,7 @@ fn on_a_gpu_memory_beyond_the_first_addresses_is_there_again() {
     }
     // What is given back in the ring, and not taken yet, is the next server's to give back.
     let server = daemon.server();
-    send(server, Signal::STOP);
+    stop(server);
     for holder in &mut holders {
         assert_eq!(holder.ask("shrink"), "ok");
         holder.say("grow");
@@ -562,7 +575,7 @@ fn on_a_gpu_a_server_that_reads_late_has_all_memory_again() {
         next != 0
     });
     // What it is to be told of is more than its socket takes.
-    send(next, Signal::STOP);
+    stop(next);
     replace(&daemon, Signal::KILL);
     assert_eq!(daemon.server(), next);
     std::thread::sleep(Duration::from_millis(200));
