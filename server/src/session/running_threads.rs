@@ -21,9 +21,12 @@ const FINE: u32 = 16;
 /// What the kernel says; none where it cannot be asked.
 static LOADAVG: LazyLock<Option<File>> = LazyLock::new(|| File::open("/proc/loadavg").ok());
 
-/// Processors that this process may use; it counts the affinity and the control group's quota.
-static PROCESSORS: LazyLock<u32> =
-    LazyLock::new(|| std::thread::available_parallelism().map_or(1, |count| count.get() as u32));
+/// The machine's processors, whoever may use them, as the threads are anybody's: a container of few processors on a machine that has many
+/// at work is not crowded for that. More than there are where the kernel does not say.
+static PROCESSORS: LazyLock<u32> = LazyLock::new(|| {
+    let online = std::fs::read_to_string("/sys/devices/system/cpu/online");
+    online.ok().and_then(|list| count(&list)).unwrap_or(1 << 20)
+});
 
 static NEXT_LOOK: AtomicU64 = AtomicU64::new(0);
 static MEAN: AtomicU32 = AtomicU32::new(0);
@@ -60,13 +63,23 @@ fn is_above(mean: u32, processors: u32, before: bool) -> bool {
     } else {
         5 * processors / 4
     };
-    mean > bound * FINE
+    mean > bound.saturating_mul(FINE)
 }
 
 fn running() -> Option<u32> {
     let mut text = [0; 128];
     let read = LOADAVG.as_ref()?.read_at(&mut text, 0).ok()?;
     parse(std::str::from_utf8(text.get(..read)?).ok()?)
+}
+
+/// `0-3,8,10-11`: seven.
+fn count(list: &str) -> Option<u32> {
+    let ranges = list.trim().split(',').map(|range| {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        let (first, last): (u32, u32) = (first.parse().ok()?, last.parse().ok()?);
+        last.checked_sub(first)?.checked_add(1)
+    });
+    ranges.sum()
 }
 
 /// `0.20 0.18 0.12 3/80 11206`: three want to run.
@@ -85,6 +98,13 @@ mod tests {
         assert_eq!(parse("0.20 0.18 0.12"), None);
         assert_eq!(parse("0.20 0.18 0.12 x/80 1"), None);
         assert!(running().is_some_and(|running| running > 0), "this one");
+        assert_eq!(count("0-3,8,10-11\n"), Some(7));
+        assert_eq!(count("0\n"), Some(1));
+        for wrong in ["", "3-1", "a-b", "0-4294967295"] {
+            assert_eq!(count(wrong), None, "{wrong}");
+        }
+        let processors = *PROCESSORS;
+        assert!((1..1 << 20).contains(&processors), "{processors}");
     }
 
     #[test]
