@@ -696,8 +696,8 @@ fn on_a_gpu_that_dies_with_a_left_kernel_on_it_who_comes_next_is_served() {
         assert_eq!(guilty.ask("wait"), "error 700");
         // At once: while the server hands its clients over.
         let mut next = Survivor::of("holder", &daemon);
-        assert_eq!(next.ask("round"), "ok");
-        assert_eq!(bystander.ask("round"), "ok");
+        assert_eq!(next.ask("round"), "ok", "{}", daemon.server_log());
+        assert_eq!(bystander.ask("round"), "ok", "{}", daemon.server_log());
         next.end();
         guilty.end();
     }
