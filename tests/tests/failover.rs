@@ -678,33 +678,6 @@ fn on_a_gpu_a_kernel_that_a_killed_client_has_left_is_left_behind() {
 }
 
 #[test]
-fn on_a_gpu_that_dies_with_a_left_kernel_on_it_who_comes_next_is_served() {
-    let folder = tempfile::tempdir().unwrap();
-    let (daemon, death) = over_a_driver(folder.path());
-    let mut bystander = Survivor::of("holder", &daemon);
-    assert_eq!(bystander.ask("round"), "ok");
-    for _ in 0..3 {
-        let mut left = Survivor::of("holder", &daemon);
-        assert_eq!(left.ask("round"), "ok");
-        assert_eq!(left.ask("spin"), "ok");
-        left.child.kill().unwrap();
-        left.child.wait().unwrap();
-        let mut guilty = Survivor::of("holder", &daemon);
-        assert_eq!(guilty.ask("round"), "ok");
-        assert_eq!(guilty.ask("spin"), "ok");
-        std::fs::write(&death, daemon.server().to_string()).unwrap();
-        assert_eq!(guilty.ask("wait"), "error 700");
-        // At once: while the server hands its clients over.
-        let mut next = Survivor::of("holder", &daemon);
-        assert_eq!(next.ask("round"), "ok", "{}", daemon.server_log());
-        assert_eq!(bystander.ask("round"), "ok", "{}", daemon.server_log());
-        next.end();
-        guilty.end();
-    }
-    bystander.end();
-}
-
-#[test]
 fn without_the_option_nothing_is_taken_over() {
     let daemon = Daemon::start();
     let mut survivor = Survivor::start(&daemon);
