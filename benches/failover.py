@@ -124,20 +124,23 @@ class Crowd(Daemon):
     def said(self, which):
         return Said(os.path.join(self.folder, "log", which + ".log"))
 
-    def figures_of_fault(self):
+    def settled_clients(self):
+        """New clients at work, with a standby if there is to be one; what they needed until then does not count."""
         clients = self.start_clients()
         longest(clients)
         if self.standby != "never":
             self.wait_for_standby()
         time.sleep(0.5)
         longest(clients)
+        return clients
+
+    def figures_of_fault(self):
+        clients = self.settled_clients()
         server, control = self.said("server"), self.said("control")
         self.fault()
         time.sleep(4)
         rounds = longest(clients)
-        for client in clients:
-            client.stdin.close()
-            client.wait()
+        end(clients)
         lost = server.when("A device was lost")[0]
         went_on = server.when("taken over from a server that ended")
         alive = [one for one in rounds if one is not None]
@@ -154,23 +157,13 @@ class Crowd(Daemon):
         again."""
         if self.how == "faults":
             return self.figures_of_fault()
-        clients = self.start_clients()
-        longest(clients)
-        if self.standby != "never":
-            self.wait_for_standby()
-        time.sleep(0.5)
-        longest(clients)
-        log = os.path.join(self.folder, "log", "control.log")
-        said = os.path.getsize(log)
+        clients = self.settled_clients()
+        control = self.said("control")
         os.kill(int(self.server()), 9)
         time.sleep(1.5)
         rounds = longest(clients)
-        for client in clients:
-            client.stdin.close()
-            client.wait()
-        with open(log) as lines:
-            lines.seek(said)
-            text = lines.read()
+        end(clients)
+        text = control.text()
         figures = {
             "longest round of those that wait": max(rounds[0::2]),
             "longest round of those that ask": max(rounds[1::2]),
@@ -190,11 +183,14 @@ class Said:
     def __init__(self, path):
         self.path, self.begin = path, os.path.getsize(path)
 
+    def text(self):
+        with open(self.path) as log:
+            log.seek(self.begin)
+            return log.read()
+
     def when(self, text):
         """When something is said, each time, in ms."""
-        with open(self.path) as lines:
-            lines.seek(self.begin)
-            times = [line[1:24] for line in lines if text in line]
+        times = [line[1:24] for line in self.text().splitlines() if text in line]
         return [datetime.datetime.fromisoformat(time).timestamp() * 1e3 for time in times]
 
 
@@ -205,6 +201,12 @@ def longest(clients):
             print(file=client.stdin, flush=True)
     rounds = [client.stdout.readline() for client in clients]
     return [float(line) if line else None for line in rounds]
+
+
+def end(clients):
+    for client in clients:
+        client.stdin.close()
+        client.wait()
 
 
 def client(how):

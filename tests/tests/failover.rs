@@ -55,6 +55,18 @@ impl Survivor {
     }
 }
 
+/// So many programs that hold memory and objects.
+fn holders(daemon: &Daemon, count: usize) -> Vec<Survivor> {
+    (0..count).map(|_| Survivor::of("holder", daemon)).collect()
+}
+
+/// Each of them does something, one after the other, and it is well.
+fn all_do(daemon: &Daemon, survivors: &mut [Survivor], what: &str) {
+    for survivor in survivors {
+        assert_eq!(survivor.ask(what), "ok", "{}", daemon.server_log());
+    }
+}
+
 fn daemon() -> Daemon {
     Daemon::start_as(&["--failover"], &[])
 }
@@ -97,9 +109,7 @@ fn idle_clients_go_on_with_all_that_they_had() {
     let daemon = daemon();
     let mut survivors: Vec<Survivor> = (0..8).map(|_| Survivor::start(&daemon)).collect();
     for signal in [Signal::KILL, Signal::SEGV, Signal::ABORT] {
-        for survivor in &mut survivors {
-            assert_eq!(survivor.ask("round"), "ok");
-        }
+        all_do(&daemon, &mut survivors, "round");
         replace(&daemon, signal);
         for survivor in &mut survivors {
             assert_eq!(survivor.ask("round"), "ok", "after {signal:?}");
@@ -110,9 +120,7 @@ fn idle_clients_go_on_with_all_that_they_had() {
     assert_eq!(taken_over, 3 * 8, "{log}");
     // Who comes later finds a server as any other.
     assert_eq!(succeed(&mut daemon.probe(&["work", "2"])), "ok\n");
-    for survivor in survivors {
-        survivor.end();
-    }
+    survivors.into_iter().for_each(Survivor::end);
     eventually("all clients are gone", || daemon.clients().is_empty());
     assert_eq!(succeed(&mut daemon.probe(&["memory"])), "ok\n");
 }
@@ -320,9 +328,7 @@ fn clients_in_the_midst_of_work_have_exact_results_or_are_told() {
         }
         assert_eq!(survivor.ask("round"), "ok");
     }
-    for survivor in survivors {
-        survivor.end();
-    }
+    survivors.into_iter().for_each(Survivor::end);
 }
 
 #[test]
@@ -355,9 +361,7 @@ fn memory_beyond_the_first_addresses_is_there_again() {
     }
     for time in 0..2 {
         replace(&daemon, Signal::KILL);
-        for survivor in &mut survivors {
-            assert_eq!(survivor.ask("round"), "ok", "{}", daemon.server_log());
-        }
+        all_do(&daemon, &mut survivors, "round");
         // Beside what was another server's.
         if time == 0 {
             assert_eq!(survivors[0].ask("grow"), "ok");
@@ -377,9 +381,7 @@ fn memory_beyond_the_first_addresses_is_there_again() {
         assert_eq!(survivor.ask("grow"), "ok");
         assert_eq!(survivor.ask("round"), "ok");
     }
-    for survivor in survivors {
-        survivor.end();
-    }
+    survivors.into_iter().for_each(Survivor::end);
     eventually("all clients are gone", || daemon.clients().is_empty());
     assert_eq!(succeed(&mut daemon.probe(&["memory"])), "ok\n");
 }
@@ -427,9 +429,7 @@ fn who_grows_when_it_is_taken_over_takes_nobodys_addresses() {
         assert_eq!(survivor.hear(), "ok", "{}", daemon.server_log());
         assert_eq!(survivor.ask("round"), "ok", "{}", daemon.server_log());
     }
-    for survivor in survivors {
-        survivor.end();
-    }
+    survivors.into_iter().for_each(Survivor::end);
 }
 
 #[test]
@@ -450,9 +450,7 @@ fn clients_with_much_memory_in_the_midst_of_work_have_exact_results_or_are_told(
         }
         assert_eq!(survivor.ask("round"), "ok");
     }
-    for survivor in survivors {
-        survivor.end();
-    }
+    survivors.into_iter().for_each(Survivor::end);
 }
 
 /// A daemon over a driver of our own, and the file whose content is the process whose device dies.
@@ -498,40 +496,28 @@ fn on_a_gpu_kernels_that_only_write_are_done_again_in_their_order() {
 fn on_a_gpu_idle_clients_go_on_when_their_server_is_killed() {
     let folder = tempfile::tempdir().unwrap();
     let (daemon, _) = over_a_driver(folder.path());
-    let mut holders: Vec<Survivor> = (0..4).map(|_| Survivor::of("holder", &daemon)).collect();
+    let mut holders = holders(&daemon, 4);
     for _ in 0..2 {
-        for holder in &mut holders {
-            assert_eq!(holder.ask("round"), "ok");
-        }
+        all_do(&daemon, &mut holders, "round");
         replace(&daemon, Signal::KILL);
-        for holder in &mut holders {
-            assert_eq!(holder.ask("round"), "ok");
-        }
+        all_do(&daemon, &mut holders, "round");
     }
     let log = daemon.server_log();
     let taken_over = log.matches("taken over from a server that ended").count();
     assert_eq!(taken_over, 2 * 4, "{log}");
-    for holder in holders {
-        holder.end();
-    }
+    holders.into_iter().for_each(Survivor::end);
 }
 
 #[test]
 fn on_a_gpu_memory_beyond_the_first_addresses_is_there_again() {
     let folder = tempfile::tempdir().unwrap();
     let (daemon, _) = over_a_driver(folder.path());
-    let mut holders: Vec<Survivor> = (0..2).map(|_| Survivor::of("holder", &daemon)).collect();
-    for holder in &mut holders {
-        assert_eq!(holder.ask("grow"), "ok");
-    }
+    let mut holders = holders(&daemon, 2);
+    all_do(&daemon, &mut holders, "grow");
     for _ in 0..2 {
-        for holder in &mut holders {
-            assert_eq!(holder.ask("round"), "ok");
-        }
+        all_do(&daemon, &mut holders, "round");
         replace(&daemon, Signal::KILL);
-        for holder in &mut holders {
-            assert_eq!(holder.ask("round"), "ok", "{}", daemon.server_log());
-        }
+        all_do(&daemon, &mut holders, "round");
     }
     // What is given back in the ring, and not taken yet, is the next server's to give back.
     let server = daemon.server();
@@ -546,25 +532,19 @@ fn on_a_gpu_memory_beyond_the_first_addresses_is_there_again() {
         assert_eq!(holder.ask("round"), "ok");
     }
     replace(&daemon, Signal::KILL);
-    for holder in &mut holders {
-        assert_eq!(holder.ask("round"), "ok", "{}", daemon.server_log());
-    }
+    all_do(&daemon, &mut holders, "round");
     let log = daemon.server_log();
     let taken_over = log.matches("taken over from a server that ended").count();
     assert_eq!(taken_over, 4 * 2, "{log}");
-    for holder in holders {
-        holder.end();
-    }
+    holders.into_iter().for_each(Survivor::end);
 }
 
 #[test]
 fn on_a_gpu_a_server_that_reads_late_has_all_memory_again() {
     let folder = tempfile::tempdir().unwrap();
     let (daemon, _) = over_a_driver(folder.path());
-    let mut holders: Vec<Survivor> = (0..2).map(|_| Survivor::of("holder", &daemon)).collect();
-    for holder in &mut holders {
-        assert_eq!(holder.ask("grow"), "ok");
-    }
+    let mut holders = holders(&daemon, 2);
+    all_do(&daemon, &mut holders, "grow");
     let mut next = 0;
     eventually("a server stands by", || {
         let list = daemon.control_output(&["get_server_list", "--json"]);
@@ -580,12 +560,8 @@ fn on_a_gpu_a_server_that_reads_late_has_all_memory_again() {
     assert_eq!(daemon.server(), next);
     std::thread::sleep(Duration::from_millis(200));
     send(next, Signal::CONT);
-    for holder in &mut holders {
-        assert_eq!(holder.ask("round"), "ok", "{}", daemon.server_log());
-    }
-    for holder in holders {
-        holder.end();
-    }
+    all_do(&daemon, &mut holders, "round");
+    holders.into_iter().for_each(Survivor::end);
 }
 
 #[test]
@@ -629,7 +605,7 @@ fn on_a_gpu_that_one_client_has_killed_the_others_go_on_however_often() {
 fn on_a_gpu_a_kernel_that_a_killed_client_has_left_is_left_behind() {
     let folder = tempfile::tempdir().unwrap();
     let (daemon, _) = over_a_driver(folder.path());
-    let mut bystanders: Vec<Survivor> = (0..3).map(|_| Survivor::of("holder", &daemon)).collect();
+    let mut bystanders = holders(&daemon, 3);
     // One that says nothing for long, whom two servers take over before it notices.
     let mut idle = Survivor::of("holder", &daemon);
     assert_eq!(idle.ask("round"), "ok");
@@ -641,15 +617,11 @@ fn on_a_gpu_a_kernel_that_a_killed_client_has_left_is_left_behind() {
     guilty.child.kill().unwrap();
     guilty.child.wait().unwrap();
     eventually("another server has the clients", || {
-        for bystander in &mut bystanders {
-            assert_eq!(bystander.ask("round"), "ok");
-        }
+        all_do(&daemon, &mut bystanders, "round");
         let list = daemon.control_output(&["get_server_list"]);
         list.trim().parse().is_ok_and(|next: u32| next != server)
     });
-    for bystander in &mut bystanders {
-        assert_eq!(bystander.ask("round"), "ok");
-    }
+    all_do(&daemon, &mut bystanders, "round");
     let log = daemon.server_log();
     let said = "has gone and left work that does not end";
     assert!(
