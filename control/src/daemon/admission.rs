@@ -208,7 +208,6 @@ impl Daemon {
             {
                 // The server's socket is full: it has much to read.
                 server.waiting.push_front(waiting);
-                server.awaits_room = true;
                 return self.watch_for_room(id, true);
             }
         }
@@ -230,7 +229,6 @@ impl Daemon {
             })
         });
         if told.is_err_and(|error| error.would_wait()) {
-            server.awaits_room = true;
             self.watch_for_room(id, true);
             return false;
         }

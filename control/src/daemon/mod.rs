@@ -329,10 +329,11 @@ impl Daemon {
     }
 
     /// From now on a server's socket is heard of when there is room in it too, or no longer.
-    pub(crate) fn watch_for_room(&self, id: ServerId, waits: bool) {
-        let Some(server) = self.registry.servers.get(&id) else {
+    pub(crate) fn watch_for_room(&mut self, id: ServerId, waits: bool) {
+        let Some(server) = self.registry.servers.get_mut(&id) else {
             return;
         };
+        server.awaits_room = waits;
         let mut flags = EventFlags::IN;
         flags.set(EventFlags::OUT, waits);
         let data = EventData::new_u64(EpollToken::Server(id).encode());

@@ -89,7 +89,7 @@ impl Daemon {
     /// A server has said something, or has read what it was told. What is left after a turn makes its socket readable again.
     pub(crate) fn server_spoke(&mut self, id: ServerId) {
         let server = self.registry.servers.get_mut(&id);
-        if server.is_some_and(|server| std::mem::take(&mut server.awaits_room)) {
+        if server.is_some_and(|server| server.awaits_room) {
             self.watch_for_room(id, false);
         }
         self.hear(id, PACKETS_A_TURN);

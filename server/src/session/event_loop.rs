@@ -102,8 +102,11 @@ impl Session {
                 // so it is no use waiting for one.
                 std::thread::sleep(WHILE_BLOCKED);
             } else {
-                sharing.before_spinning(consumer);
-                if under_way || !consumer.spin() {
+                let came = !under_way && {
+                    sharing.before_spinning(consumer);
+                    consumer.spin()
+                };
+                if !came {
                     sharing.leave(consumer);
                     consumer.wait();
                 }
