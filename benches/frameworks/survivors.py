@@ -1,12 +1,14 @@
 """How many PyTorch inference servers live through a fault of a neighbour's kernel, on several sides.
 
-    survivors.py [--rounds N] "MPS=env CUDA_MPS_PIPE_DIRECTORY=..." "OpenMPS=openmps run --"
+    survivors.py [--rounds N] [--pause SECONDS] "MPS=env CUDA_MPS_PIPE_DIRECTORY=..." "OpenMPS=openmps run --"
 
 A side is a name and what is put before each command. In each round some servers work a third of the time each, and a program
 that they know nothing of writes to an address that there is not. A server has lived if it goes on and each of its results is
-to the bit what the first one was; one that has not is started again. Prints one table.
+to the bit what the first one was; one that has not is started again. Before each fault there is a pause, as a standby needs two
+seconds to be there again. Prints one table.
 """
 
+import argparse
 import json
 import select
 import subprocess
@@ -15,6 +17,8 @@ import time
 
 SERVERS = 4
 ROUNDS = 25
+# Seconds from when all servers work to the next fault.
+PAUSE = 3.0
 # Results that a server gives after a fault before the next round.
 RESULTS = 10
 SECONDS = 60
@@ -122,7 +126,7 @@ def goes_on(server, before):
     return counts
 
 
-def side(prefix, rounds):
+def side(prefix, rounds, pause):
     servers = [Server(prefix) for _ in range(SERVERS)]
     ready = [server.counts() for server in servers]
     if None in ready:
@@ -131,6 +135,7 @@ def side(prefix, rounds):
     pauses, usual = [], []
     begun = time.monotonic()
     for number_of_round in range(1, rounds + 1):
+        time.sleep(pause)
         before = [server.asked() for server in servers]
         if None in before:
             raise RuntimeError("a server ended without a fault")
@@ -173,16 +178,16 @@ def side(prefix, rounds):
 
 
 def main():
-    arguments = sys.argv[1:]
-    rounds = ROUNDS
-    if arguments[:1] == ["--rounds"]:
-        rounds = int(arguments[1])
-        arguments = arguments[2:]
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--pause", type=float, default=PAUSE)
+    parser.add_argument("sides", nargs="+")
+    arguments = parser.parse_args()
     results = {}
-    for argument in arguments:
+    for argument in arguments.sides:
         name, _, prefix = argument.partition("=")
         try:
-            results[name] = side(prefix, rounds)
+            results[name] = side(prefix, arguments.rounds, arguments.pause)
         except RuntimeError as error:
             print(f"{name}: {error}", file=sys.stderr)
             results[name] = {}

@@ -273,6 +273,17 @@ int main(int words, char **word) {
     CU(cuGraphCreate(&graph, 0));
     CU(cuGraphAddKernelNode(&node, graph, nullptr, 0, &params));
     beside("cuGraphInstantiate", [&] { CU(cuGraphInstantiate(&exec, graph, 0)); });
+    // Each for itself returns, until the driver needs more memory for them.
+    beside("cuGraphInstantiate of 33 kernels, 100 times", [&] {
+        CUgraph chain;
+        CUgraphNode last = nullptr;
+        CU(cuGraphCreate(&chain, 0));
+        for (int i = 0; i < 33; i++) CU(cuGraphAddKernelNode(&last, chain, last ? &last : nullptr, last ? 1 : 0, &params));
+        for (int i = 0; i < 100; i++) {
+            CUgraphExec each;
+            CU(cuGraphInstantiate(&each, chain, 0));
+        }
+    });
     beside("cuGraphLaunch, first", [&] { CU(cuGraphLaunch(exec, other)); }, nullptr, true);
     beside("cuGraphExecKernelNodeSetParams", [&] { CU(cuGraphExecKernelNodeSetParams(exec, node, &params)); });
     beside("cuGraphLaunch", [&] { CU(cuGraphLaunch(exec, other)); }, nullptr, true);

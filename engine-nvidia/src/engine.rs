@@ -19,6 +19,7 @@ use crate::driver::environment;
 use crate::driver::locate;
 use crate::driver::{Driver, OpenError};
 use crate::partition::allocator::SmAllocator;
+use crate::submit::batch_supply::BatchSupply;
 use crate::submit::poller::Poller;
 
 /// NVIDIA GPUs, by way of the real driver.
@@ -34,6 +35,8 @@ pub(crate) struct SharedEngine {
     /// First: it uses all the rest.
     ahead: OnceLock<LoadAhead>,
     pub(crate) devices: Vec<Arc<Device>>,
+    /// As devices.
+    pub(crate) supplies: Vec<Arc<BatchSupply>>,
     pub(crate) images: Images,
     pub(crate) poller: Poller,
     pub(crate) shares: Arc<SmAllocator>,
@@ -129,6 +132,7 @@ impl NvidiaEngine {
                 ahead: OnceLock::new(),
                 facts: facts(&devices),
                 shares: SmAllocator::new(devices.clone(), Arc::clone(poller.waker())),
+                supplies: devices.iter().map(BatchSupply::new).collect(),
                 devices,
                 images,
                 poller,

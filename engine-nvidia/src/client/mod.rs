@@ -128,6 +128,7 @@ impl NvidiaClient {
             waker,
             memory.cleared(),
             devices,
+            shared.supplies.clone(),
             is_kept,
         ));
         let mut records = Vec::new();

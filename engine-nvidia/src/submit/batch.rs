@@ -5,8 +5,8 @@
 //! there are; a graph of up to 32 kernels holds it for 2.7 µs in all, since changing a node's parameters
 //! does not take it (`benches/gpu/batches.cu`; docs/notes/launch-batches.md has the figures).
 //!
-//! Owns a stream's graphs: one of each length, which are made once there is use for them; and how any batch is
-//! made, which [runs](crate::submit::graph_run) have of their own. Called by the stream, with its lock held, and by runs. Must
+//! Owns a stream's graphs: one of each length, taken from the [supply](BatchSupply) once there is use for it; and how any batch is
+//! made, which [runs](crate::submit::graph_run) have of their own. Called by the stream, with its lock held, by runs and by the supply. Must
 //! not know when launches are batched, nor who waits for them.
 
 use std::ffi::c_void;
@@ -19,16 +19,17 @@ use crate::code::module::Module;
 use crate::device::Device;
 use crate::device::signal_kernel::SignalKernel;
 use crate::driver::Driver;
+use crate::submit::batch_supply::BatchSupply;
 use crate::submit::launch::Launch;
 use crate::sync::{BoundedCount, Handle};
 
 /// Kernels of the batches that a stream may have: what is batched goes in such pieces.
-const LENGTHS: [usize; 6] = [32, 16, 8, 4, 2, 1];
+pub(crate) const LENGTHS: [usize; 6] = [32, 16, 8, 4, 2, 1];
 
 /// Launches that are batched at most.
 pub(crate) const MAX_BATCH: usize = LENGTHS[0];
 
-/// Launches of a stream before its first batch: making one takes as long as issuing some dozens.
+/// Launches of a stream before its first batch, and before it looks again where there was none: a program with few launches needs none.
 const LAUNCHES_BEFORE_BATCHES: u32 = 64;
 
 /// Launches of a stream that go by themselves after the driver has refused a batch.
@@ -45,6 +46,12 @@ pub(crate) struct Signal {
 }
 
 impl Signal {
+    /// Nobody's: of a batch that is not launched before it has another.
+    const NONE: Self = Self {
+        word: 0,
+        fence_value: 0,
+    };
+
     /// Has a kernel write it where a stream comes to it. The word lives as long as that may be.
     ///
     /// # Errors
@@ -107,12 +114,13 @@ impl Signal {
 #[derive(Debug)]
 pub(crate) struct LaunchBatches {
     device: Arc<Device>,
+    supply: Arc<BatchSupply>,
     /// For the nodes of all of the client's batches.
     room: Arc<BoundedCount>,
     /// The context in which the stream's kernels run. `None` if there is no way to make graphs in it.
     home: Option<Handle<CUcontext>>,
     /// As [`LENGTHS`].
-    made: [Option<LaunchBatch>; LENGTHS.len()],
+    taken: [Option<LaunchBatch>; LENGTHS.len()],
     /// Launches that go by themselves before any goes in a batch.
     alone: u32,
 }
@@ -124,23 +132,27 @@ pub(crate) struct LaunchBatch {
     executable: Handle<CUgraphExec>,
     /// One after another; the last is the signal kernel.
     nodes: Vec<Handle<CUgraphNode>>,
-    /// What had the kernels when the batch was made, and has them now. The driver may look at either when
-    /// a node is changed, so that a batch of which one has gone is of no use any more.
-    modules: [Vec<Weak<Module>>; 2],
+    /// What has the kernels now, if that is not ours. The driver may look at it when a node is changed, so that a batch of which
+    /// one has gone is of no use any more.
+    modules: Vec<Option<Weak<Module>>>,
 }
 
 impl LaunchBatches {
     /// Launch batches for a stream whose kernels run in the context `home`.
     pub(crate) fn new(
-        device: &Arc<Device>,
+        (device, supply): (&Arc<Device>, &Arc<BatchSupply>),
         room: &Arc<BoundedCount>,
         home: Option<Handle<CUcontext>>,
     ) -> Self {
+        if let Some(home) = home {
+            supply.add_stream(home);
+        }
         Self {
             device: Arc::clone(device),
+            supply: Arc::clone(supply),
             room: Arc::clone(room),
             home,
-            made: [const { None }; LENGTHS.len()],
+            taken: [const { None }; LENGTHS.len()],
             alone: LAUNCHES_BEFORE_BATCHES,
         }
     }
@@ -166,7 +178,8 @@ impl LaunchBatches {
     /// many.
     ///
     /// # Errors
-    /// The driver's status. It has taken nothing then, and each launch is to be issued by itself.
+    /// The driver's status, or CUDA_ERROR_NOT_READY where there is no batch. It has taken nothing then, and each launch is to be
+    /// issued by itself.
     pub(crate) fn issue(
         &mut self,
         stream: CUstream,
@@ -174,8 +187,10 @@ impl LaunchBatches {
         signal: Signal,
     ) -> Result<usize, CUresult> {
         let issued = self.issue_some(stream, launches, signal);
-        if issued.is_err() {
-            self.alone = AFTER_REFUSAL;
+        match issued {
+            Ok(_) => {}
+            Err(CUresult::ERROR_NOT_READY) => self.alone = LAUNCHES_BEFORE_BATCHES,
+            Err(_) => self.alone = AFTER_REFUSAL,
         }
         issued
     }
@@ -190,71 +205,101 @@ impl LaunchBatches {
         let device = Arc::clone(&self.device);
         let signal_kernel = device.signal_kernel().ok_or(none)?;
         let home = self.home.ok_or(none)?;
-        // The longest that is not too long, and that there is or can be.
-        for (made, length) in self.made.iter_mut().zip(LENGTHS) {
-            if length > launches.len() {
-                continue;
-            }
-            let launches = &mut launches[..length];
-            if let Some(stale) = made.take_if(|batch| batch.is_stale()) {
-                stale.end(&device, &self.room);
-            }
-            if let Some(batch) = made {
+        // The longest that is not too long, and that there is.
+        let fitting = LENGTHS.iter().enumerate();
+        for (place, &length) in fitting.filter(|&(_, &length)| length <= launches.len()) {
+            self.take(home, place);
+            if let Some(batch) = &mut self.taken[place] {
+                let launches = &mut launches[..length];
                 device.within(home, |driver| {
                     batch.change(driver, signal_kernel, launches, signal)?;
                     batch.launch(driver, stream)
                 })?;
                 return Ok(length);
             }
-            let room = &self.room;
-            if let Some(batch) = LaunchBatch::first((&device, home), room, stream, launches, signal)
-            {
-                *made = Some(batch?);
-                return Ok(length);
+        }
+        Err(CUresult::ERROR_NOT_READY)
+    }
+
+    /// Sees that there is a batch in a place that is of use, if one is to be had.
+    fn take(&mut self, home: Handle<CUcontext>, place: usize) {
+        if let Some(stale) = self.taken[place].take_if(|batch| batch.is_stale()) {
+            self.end(home, place, &stale);
+        }
+        if self.taken[place].is_none() && self.room.try_add(LENGTHS[place] + 1) {
+            self.taken[place] = self.supply.take(home, place);
+            if self.taken[place].is_none() {
+                self.room.subtract(LENGTHS[place] + 1);
             }
         }
-        Err(none)
+    }
+
+    fn end(&self, home: Handle<CUcontext>, place: usize, batch: &LaunchBatch) {
+        self.room.subtract(LENGTHS[place] + 1);
+        self.supply.end(home, place, batch);
     }
 }
 
 impl Drop for LaunchBatches {
     fn drop(&mut self) {
-        for batch in self.made.iter().flatten() {
-            batch.end(&self.device, &self.room);
+        let Some(home) = self.home else { return };
+        for (place, batch) in std::mem::take(&mut self.taken).iter().enumerate() {
+            if let Some(batch) = batch {
+                self.end(home, place, batch);
+            }
         }
+        self.supply.remove_stream(home);
     }
 }
 
 impl LaunchBatch {
-    /// Makes a batch of these launches in the context `home`, and gives it to the driver. `None` if there is no
-    /// room for its nodes, or can be no batches; what was made is to [end](Self::end) in the same room.
-    pub(crate) fn first(
-        (device, home): (&Device, Handle<CUcontext>),
-        room: &BoundedCount,
-        stream: CUstream,
-        launches: &mut [Launch],
-        signal: Signal,
-    ) -> Option<Result<Self, CUresult>> {
-        let signal_kernel = device.signal_kernel()?;
-        let nodes = launches.len() + 1;
-        if !room.try_add(nodes) {
-            return None;
-        }
-        let batch = device.within(home, |driver| {
-            let batch = Self::new(driver, signal_kernel, launches, signal)?;
-            let launched = batch.launch(driver, stream);
-            launched.inspect_err(|_| batch.destroy(driver))?;
-            Ok(batch)
-        });
-        Some(batch.inspect_err(|_| room.subtract(nodes)))
+    /// Makes a batch of so many launches, in whose places there are kernels of ours, in the current context. Nothing runs on the device.
+    ///
+    /// # Errors
+    /// The driver's status.
+    pub(crate) fn blank(
+        driver: &Driver,
+        signal_kernel: &SignalKernel,
+        length: usize,
+    ) -> Result<Self, CUresult> {
+        Self::new(driver, |batch| {
+            for _ in 0..=length {
+                Signal::NONE.with(signal_kernel, |parameters| batch.add(driver, parameters))?;
+            }
+            batch.modules = vec![None; length];
+            Ok(())
+        })
     }
 
-    /// Makes the graph of these launches, in the current context.
-    fn new(
+    /// Makes the batch of these launches, in the current context. Nothing runs on the device.
+    ///
+    /// # Errors
+    /// The driver's status.
+    pub(crate) fn of(
         driver: &Driver,
         signal_kernel: &SignalKernel,
         launches: &mut [Launch],
-        signal: Signal,
+    ) -> Result<Self, CUresult> {
+        Self::new(driver, |batch| {
+            for launch in launches {
+                let node = launch.with_node(|parameters| batch.add(driver, parameters))?;
+                for attribute in launch.node_attributes() {
+                    let value = &raw const attribute.value;
+                    // SAFETY: the node is of our graph; the value is a number's, of which the driver keeps a copy.
+                    unsafe { driver.cuGraphKernelNodeSetAttribute(node.0, attribute.id, value)? };
+                }
+                batch.modules.push(Some(Arc::downgrade(launch.module())));
+            }
+            let added =
+                Signal::NONE.with(signal_kernel, |parameters| batch.add(driver, parameters));
+            added.map(drop)
+        })
+    }
+
+    /// Makes a graph of the nodes that are added.
+    fn new(
+        driver: &Driver,
+        add_nodes: impl FnOnce(&mut Self) -> Result<(), CUresult>,
     ) -> Result<Self, CUresult> {
         let mut graph = CUgraph::NULL;
         // SAFETY: the pointer is to a local.
@@ -262,36 +307,17 @@ impl LaunchBatch {
         let mut batch = Self {
             graph: Handle(graph),
             executable: Handle(CUgraphExec::NULL),
-            nodes: Vec::with_capacity(launches.len() + 1),
-            modules: [const { Vec::new() }; 2],
+            nodes: Vec::new(),
+            modules: Vec::new(),
         };
-        batch
-            .fill(driver, signal_kernel, launches, signal)
-            .inspect_err(|_| batch.destroy(driver))?;
-        Ok(batch)
-    }
-
-    fn fill(
-        &mut self,
-        driver: &Driver,
-        signal_kernel: &SignalKernel,
-        launches: &mut [Launch],
-        signal: Signal,
-    ) -> Result<(), CUresult> {
-        for launch in launches {
-            let node = launch.with_node(|parameters| self.add(driver, parameters))?;
-            for attribute in launch.node_attributes() {
-                let value = &raw const attribute.value;
-                // SAFETY: the node is of our graph; the value is a number's, of which the driver keeps a copy.
-                unsafe { driver.cuGraphKernelNodeSetAttribute(node.0, attribute.id, value)? };
-            }
-            for modules in &mut self.modules {
-                modules.push(Arc::downgrade(launch.module()));
-            }
-        }
-        signal.with(signal_kernel, |parameters| self.add(driver, parameters))?;
+        let added = add_nodes(&mut batch);
+        let executable = &raw mut batch.executable.0;
         // SAFETY: the pointer is to our own field, the graph ours.
-        unsafe { driver.cuGraphInstantiateWithFlags(&raw mut self.executable.0, self.graph.0, 0) }
+        let made = added.and_then(|()| unsafe {
+            driver.cuGraphInstantiateWithFlags(executable, batch.graph.0, 0)
+        });
+        made.inspect_err(|_| batch.destroy(driver))?;
+        Ok(batch)
     }
 
     /// Adds a kernel behind the others. Gives its node.
@@ -326,11 +352,12 @@ impl LaunchBatch {
         signal: Signal,
     ) -> Result<(), CUresult> {
         let executable = self.executable;
-        let [_, now] = &mut self.modules;
-        for ((node, module), launch) in self.nodes.iter().zip(now).zip(launches) {
+        for ((node, module), launch) in self.nodes.iter().zip(&mut self.modules).zip(launches) {
             launch.with_node(|parameters| set_node(driver, executable, *node, parameters))?;
-            if !std::ptr::eq(module.as_ptr(), Arc::as_ptr(launch.module())) {
-                *module = Arc::downgrade(launch.module());
+            let is_same =
+                |has: &Weak<Module>| std::ptr::eq(has.as_ptr(), Arc::as_ptr(launch.module()));
+            if !module.as_ref().is_some_and(is_same) {
+                *module = Some(Arc::downgrade(launch.module()));
             }
         }
         self.set_signal(driver, signal_kernel, signal)
@@ -367,9 +394,8 @@ impl LaunchBatch {
         unsafe { driver.cuGraphLaunch(self.executable.0, stream) }
     }
 
-    /// Destroys it, unless the device has died, and gives back the room for its nodes.
-    pub(crate) fn end(&self, device: &Device, room: &BoundedCount) {
-        room.subtract(self.nodes.len());
+    /// Destroys it, unless the device has died.
+    pub(crate) fn end(&self, device: &Device) {
         if let Ok(driver) = device.enter() {
             self.destroy(driver);
         }
@@ -394,8 +420,8 @@ fn set_node(
     parameters: &CUDA_KERNEL_NODE_PARAMS,
 ) -> Result<(), CUresult> {
     // SAFETY: the node is of this graph; the driver copies the parameters. The functions that the node was made
-    // with and has now are there: the batch is not stale, and no module is unloaded while launches have passed
-    // the gate, as these have.
+    // with and has now are there: ours always are, else the batch is not stale, and no module is unloaded while launches have
+    // passed the gate, as these have.
     unsafe {
         driver.cuGraphExecKernelNodeSetParams_v2(
             executable.0,

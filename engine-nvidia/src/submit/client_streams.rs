@@ -16,6 +16,7 @@ use crate::device::context::Context;
 use crate::device::waker::Waker;
 use crate::memory::zero_fill::ZeroFillProgress;
 use crate::submit::batch::MOST_NODES;
+use crate::submit::batch_supply::BatchSupply;
 use crate::submit::graph_run::MOST_RUN_NODES;
 use crate::submit::stream::Stream;
 use crate::sync::BoundedCount;
@@ -76,6 +77,8 @@ pub(crate) struct ClientStreams {
     below_normal: AtomicBool,
     /// Where it has streams.
     devices: Vec<Arc<Device>>,
+    /// Where their batches come from, by device.
+    supplies: Vec<Arc<BatchSupply>>,
 }
 
 impl ClientStreams {
@@ -84,6 +87,7 @@ impl ClientStreams {
         waker: Arc<Waker>,
         cleared: Vec<Arc<ZeroFillProgress>>,
         devices: Vec<Arc<Device>>,
+        supplies: Vec<Arc<BatchSupply>>,
         is_kept: bool,
     ) -> Self {
         Self {
@@ -109,6 +113,7 @@ impl ClientStreams {
             was_told: AtomicBool::new(false),
             below_normal: AtomicBool::new(false),
             devices,
+            supplies,
         }
     }
 
@@ -121,6 +126,11 @@ impl ClientStreams {
             }
         }
         changes
+    }
+
+    /// Where batches of streams on a device come from.
+    pub(crate) fn supply(&self, device: &Device) -> &Arc<BatchSupply> {
+        &self.supplies[device.number()]
     }
 
     pub(crate) fn is_below_normal(&self) -> bool {

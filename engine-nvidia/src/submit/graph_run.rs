@@ -1,19 +1,22 @@
 //! Runs: launches that a client makes together, again and again, as those of a graph.
 //!
 //! Owns a run's launches and the [launch batch](LaunchBatch) that the driver has of them, of which only the signal is
-//! changed from one time to the next. Made by the client; issued by the stream that it is launched in, with
+//! changed from one time to the next; it is made when nothing runs on the device, after the run was first launched. Made by the client; issued by the stream that it is launched in, with
 //! its lock held. Must not know which streams those are.
 
 use parking_lot::Mutex;
 use std::sync::Arc;
 
+use cuda_abi::CUresult;
 use cuda_abi::types::{CUcontext, CUstream};
+use engine::Counted;
 
 use crate::code::module::Module;
 use crate::device::Device;
 use crate::device::context::Context;
 use crate::device::work_signature::WorkSignature;
 use crate::submit::batch::{LaunchBatch, Signal};
+use crate::submit::batch_supply::BatchSupply;
 use crate::submit::launch::Launch;
 use crate::sync::{BoundedCount, Handle};
 
@@ -38,6 +41,8 @@ enum Prepared {
     /// Nothing yet.
     #[default]
     Nothing,
+    /// Nothing yet, but it will be made in this context.
+    Asked(Handle<CUcontext>),
     LaunchBatch(RunBatch),
     /// Nothing: it was refused.
     Refused,
@@ -50,13 +55,26 @@ struct RunBatch {
     /// The context that it was made in.
     home: Handle<CUcontext>,
     device: Arc<Device>,
-    /// For the nodes of all of the client's runs.
-    room: Arc<BoundedCount>,
+    /// For its nodes.
+    _room: Room,
+}
+
+/// Nodes that were taken of what a client may have.
+#[derive(Debug)]
+struct Room {
+    all: Arc<BoundedCount>,
+    nodes: usize,
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        self.all.subtract(self.nodes);
+    }
 }
 
 impl Drop for RunBatch {
     fn drop(&mut self) {
-        self.batch.end(&self.device, &self.room);
+        self.batch.end(&self.device);
     }
 }
 
@@ -97,52 +115,84 @@ impl GraphRun {
         modules.all(|module| context.runs_kernels_of(module.context()))
     }
 
-    /// Gives all of it to the driver as one batch, and has the GPU give the signal. The device's context is
-    /// current; `home` is the one in which the stream's kernels run. `None` if there can be no batch: then each
+    /// Gives all of a run to the driver as one batch, and has the GPU give the signal. The device's context is
+    /// current; `home` is the one in which the stream's kernels run. `None` if there is no batch, or not yet: then each
     /// launch is to be issued by itself.
     pub(crate) fn issue(
-        &self,
-        (device, room): (&Arc<Device>, &Arc<BoundedCount>),
-        home: Handle<CUcontext>,
-        stream: CUstream,
+        run: &Arc<Counted<Self>>,
+        (device, supply): (&Arc<Device>, &Arc<BatchSupply>),
+        room: &Arc<BoundedCount>,
+        (home, stream): (Handle<CUcontext>, CUstream),
         signal: Signal,
     ) -> Option<()> {
         let signal_kernel = device.signal_kernel()?;
-        let mut prepared = self.prepared.lock();
+        let mut prepared = run.prepared.lock();
         if matches!(&*prepared, Prepared::LaunchBatch(batch) if batch.home != home) {
             *prepared = Prepared::Nothing;
         }
-        let issued = match &*prepared {
-            Prepared::Refused => return None,
-            Prepared::LaunchBatch(RunBatch { batch, .. }) => device.within(home, |driver| {
-                batch.set_signal(driver, signal_kernel, signal)?;
-                batch.launch(driver, stream)
-            }),
+        let RunBatch { batch, .. } = match &*prepared {
+            Prepared::Refused | Prepared::Asked(_) => return None,
+            Prepared::LaunchBatch(batch) => batch,
             Prepared::Nothing => {
-                // What was never launched may need more local memory than there is, for which the driver waits;
-                // and what it refuses by itself is best refused by itself.
-                if !self
-                    .launches
-                    .iter()
-                    .all(Launch::is_known_and_fit_for_a_node)
-                {
-                    return None;
-                }
-                let mut launches = self.launches.clone();
-                let made = LaunchBatch::first((device, home), room, stream, &mut launches, signal)?;
-                made.map(|batch| {
-                    *prepared = Prepared::LaunchBatch(RunBatch {
-                        batch,
-                        home,
-                        device: Arc::clone(device),
-                        room: Arc::clone(room),
-                    });
-                })
+                *prepared = Self::ask(run, (device, supply), room, home)?;
+                return None;
             }
         };
+        let issued = device.within(home, |driver| {
+            batch.set_signal(driver, signal_kernel, signal)?;
+            batch.launch(driver, stream)
+        });
         if issued.is_err() {
             *prepared = Prepared::Refused;
         }
         issued.ok()
+    }
+
+    /// Has the batch made when there is time, if there can be one.
+    fn ask(
+        run: &Arc<Counted<Self>>,
+        (device, supply): (&Arc<Device>, &Arc<BatchSupply>),
+        room: &Arc<BoundedCount>,
+        home: Handle<CUcontext>,
+    ) -> Option<Prepared> {
+        // What was never launched may need more local memory than there is, for which the driver waits;
+        // and what it refuses by itself is best refused by itself.
+        let mut launches = run.launches.iter();
+        let nodes = run.launches.len() + 1;
+        if !launches.all(Launch::is_known_and_fit_for_a_node) || !room.try_add(nodes) {
+            return None;
+        }
+        let room = Room {
+            all: Arc::clone(room),
+            nodes,
+        };
+        let (run, device) = (Arc::downgrade(run), Arc::downgrade(device));
+        let is_asked = supply.when_idle(move |_| {
+            if let (Some(run), Some(device)) = (run.upgrade(), device.upgrade()) {
+                run.prepare(&device, home, room);
+            }
+        });
+        is_asked.then_some(Prepared::Asked(home))
+    }
+
+    /// Makes the batch that was asked for. Nothing runs on the device.
+    fn prepare(&self, device: &Arc<Device>, home: Handle<CUcontext>, room: Room) {
+        let mut prepared = self.prepared.lock();
+        if !matches!(&*prepared, Prepared::Asked(asked) if *asked == home) {
+            return;
+        }
+        let made = device.within(home, |driver| {
+            let signal_kernel = device.signal_kernel();
+            let signal_kernel = signal_kernel.ok_or(CUresult::ERROR_NOT_SUPPORTED)?;
+            LaunchBatch::of(driver, signal_kernel, &mut self.launches.clone())
+        });
+        *prepared = made.map_or(Prepared::Refused, |batch| {
+            Prepared::LaunchBatch(RunBatch {
+                batch,
+                home,
+                device: Arc::clone(device),
+                _room: room,
+            })
+        });
     }
 }

@@ -811,7 +811,7 @@ R cuLaunchKernelEx(const struct config *c, void *f, void **params, void **extra)
 }
 #endif
 
-/* Graphs are chains of kernels, and run in the context that was current when they were made. */
+/* Graphs are chains of kernels, and run in the context that was current when they were made. Making an executable may wait in the real driver. */
 enum { MOST = 160 };
 struct graph { int count; long part; struct op kernels[MOST]; struct module *first[MOST], *now[MOST]; };
 struct node_params { void *f; unsigned gx, gy, gz, bx, by, bz, shared; void **params, **extra, *kern, *context; };
@@ -838,6 +838,7 @@ R cuGraphKernelNodeSetAttribute(P node, unsigned id, const unsigned *value) {
 }
 R cuGraphInstantiateWithFlags(struct graph **e, struct graph *g, uint64_t f) {
     if (scarce()) return OUT_OF_MEMORY;
+    waits_for_all();
     *e = malloc(sizeof **e);
     **e = *g;
     live_graphs++;

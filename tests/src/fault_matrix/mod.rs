@@ -204,12 +204,13 @@ fn do_wrong(scene: &Scene, culprit: &mut Client, wrong: Wrong) -> String {
             }
             // A moment, so that the GPU is in the middle of it as well.
             std::thread::sleep(Duration::from_millis(100));
-            match (wrong, scene.server()) {
-                (Wrong::Terminated(_), Some(server)) => {
-                    scene.control(&format!("terminate_client {server} {}", culprit.pid()));
-                }
-                (Wrong::Terminated(_), None) => return "no server".into(),
-                _ => culprit.signal(Signal::KILL),
+            if let Wrong::Terminated(_) = wrong {
+                let Some(server) = scene.server_of(culprit.pid()) else {
+                    return "no server".into();
+                };
+                scene.control(&format!("terminate_client {server} {}", culprit.pid()));
+            } else {
+                culprit.signal(Signal::KILL);
             }
         }
         Wrong::Stopped => {

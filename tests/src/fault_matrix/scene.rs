@@ -141,6 +141,18 @@ impl Scene {
         asked.split_whitespace().next()?.parse().ok()
     }
 
+    /// The server that has a client: there may be an earlier one, which takes no more.
+    pub(super) fn server_of(&self, client: i32) -> Option<i32> {
+        let servers = self.control("get_server_list")?;
+        let client = client.to_string();
+        let mut servers = servers.split_whitespace();
+        let its = servers.find(|server| {
+            let clients = self.control(&format!("get_client_list {server}"));
+            clients.is_some_and(|clients| clients.split_whitespace().any(|word| word == client))
+        });
+        its?.parse().ok()
+    }
+
     /// The daemon's process.
     pub(super) fn daemon(&self) -> i32 {
         Pid::from_child(&self.daemon).as_raw_nonzero().get()

@@ -143,7 +143,9 @@ impl Stream {
             Ok((driver, DriverStream { raw, epoch, home })) => {
                 let old = std::mem::replace(&mut state.raw, raw);
                 state.epoch = epoch;
-                state.batches = LaunchBatches::new(self.device(), &self.common.nodes, home);
+                let supply = self.common.supply(self.device());
+                state.batches =
+                    LaunchBatches::new((self.device(), supply), &self.common.nodes, home);
                 state.cleared.fill(0);
                 // SAFETY: made here or in `new`, and nothing is issued in it.
                 let _ = unsafe { driver.cuStreamDestroy_v2(old.0) };
@@ -342,7 +344,7 @@ impl Stream {
     pub(super) fn issue_batch_of(
         &self,
         state: &mut StreamState,
-        run: &GraphRun,
+        run: &Arc<Counted<GraphRun>>,
         part: &Range<usize>,
         fence_value: u32,
     ) -> Option<usize> {
@@ -357,14 +359,14 @@ impl Stream {
         if let Some(home) = state.batches.home()
             && *part == (0..all)
             && all <= depth
-            && run
-                .issue(
-                    (self.device(), &self.common.run_nodes),
-                    home,
-                    state.raw.0,
-                    signal,
-                )
-                .is_some()
+            && GraphRun::issue(
+                run,
+                (self.device(), self.common.supply(self.device())),
+                &self.common.run_nodes,
+                (home, state.raw.0),
+                signal,
+            )
+            .is_some()
         {
             return Some(all);
         }

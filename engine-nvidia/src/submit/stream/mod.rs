@@ -91,7 +91,7 @@ impl Stream {
         let state = Mutex::new(StreamState {
             raw,
             epoch,
-            batches: LaunchBatches::new(device, &common.nodes, home),
+            batches: LaunchBatches::new((device, common.supply(device)), &common.nodes, home),
             issued: VecDeque::new(),
             gathered: (Vec::new(), Vec::new()),
             commands: 0,
