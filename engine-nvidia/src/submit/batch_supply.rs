@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 
 use crate::device::Device;
 use crate::driver::Driver;
-use crate::submit::batch::{LENGTHS, LaunchBatch};
+use crate::submit::launch_batch::{LENGTHS, LaunchBatch};
 use crate::sync::Handle;
 
 /// Batches of each length that there are at least and at most, those that streams have among them. All lengths together take about

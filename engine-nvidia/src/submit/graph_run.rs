@@ -15,9 +15,9 @@ use crate::code::module::Module;
 use crate::device::Device;
 use crate::device::context::Context;
 use crate::device::work_signature::WorkSignature;
-use crate::submit::batch::{LaunchBatch, Signal};
 use crate::submit::batch_supply::BatchSupply;
 use crate::submit::launch::Launch;
+use crate::submit::launch_batch::{LaunchBatch, Signal};
 use crate::sync::{BoundedCount, Handle};
 
 /// Nodes of the batches of all of a client's runs. What one takes, see

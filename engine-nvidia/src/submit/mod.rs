@@ -11,6 +11,7 @@ pub(crate) mod completion_predictor;
 pub(crate) mod copy;
 pub(crate) mod graph_run;
 pub(crate) mod launch;
+pub(crate) mod launch_batch;
 pub(crate) mod poller;
 pub(crate) mod readback;
 pub(crate) mod semaphore;

@@ -13,7 +13,7 @@ use cuda_abi::types::CUstream;
 use crate::device::Device;
 use crate::device::fence::{Fence, has_reached};
 use crate::driver::Driver;
-use crate::submit::batch::Signal;
+use crate::submit::launch_batch::Signal;
 
 /// See the module.
 #[derive(Debug)]
