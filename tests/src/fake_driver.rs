@@ -31,6 +31,17 @@ pub fn compile(folder: &Path, definitions: &[&str]) -> PathBuf {
     path
 }
 
+/// Has the device of a server die. `death` is the file that the driver was compiled with: all servers look for it all the time, so
+/// it is there at once, and whole; an empty one would be all servers' death.
+///
+/// # Panics
+/// If the file cannot be written.
+pub fn device_dies(death: &Path, server: u32) {
+    let written = death.with_extension("new");
+    std::fs::write(&written, server.to_string()).expect("a file");
+    std::fs::rename(written, death).expect("a name beside it");
+}
+
 /// A daemon over a driver whose kernels do not end.
 #[derive(Debug)]
 pub struct Endless {

@@ -30,7 +30,9 @@ impl Survivor {
         let to = child.stdin.take().unwrap();
         let from = BufReader::new(child.stdout.take().unwrap());
         let mut survivor = Self { child, to, from };
-        assert_eq!(survivor.hear(), "ready");
+        let said = survivor.hear();
+        let (server, control) = (daemon.server_log(), daemon.control_log());
+        assert_eq!(said, "ready", "{server}\n{control}");
         survivor
     }
 
@@ -575,7 +577,7 @@ fn on_a_gpu_that_one_client_has_killed_the_others_go_on_however_often() {
         assert_eq!(guilty.ask("round"), "ok");
         assert_eq!(guilty.ask("spin"), "ok");
         let server = daemon.server();
-        std::fs::write(&death, server.to_string()).unwrap();
+        tests::fake_driver::device_dies(&death, server);
         // CUDA_ERROR_ILLEGAL_ADDRESS
         assert_eq!(guilty.ask("wait"), "error 700");
         eventually("there is another server", || {
@@ -647,6 +649,38 @@ fn on_a_gpu_a_kernel_that_a_killed_client_has_left_is_left_behind() {
     for survivor in bystanders.into_iter().chain([idle, next]) {
         survivor.end();
     }
+}
+
+#[test]
+fn on_a_gpu_that_dies_with_a_left_kernel_on_it_who_comes_next_is_served() {
+    let folder = tempfile::tempdir().unwrap();
+    let (daemon, death) = over_a_driver(folder.path());
+    let mut bystander = Survivor::of("holder", &daemon);
+    let does = |client: &mut Survivor, what: &str| {
+        let said = client.ask(what);
+        let (server, control) = (daemon.server_log(), daemon.control_log());
+        assert_eq!(said, "ok", "{what}\n{server}\n{control}");
+    };
+    does(&mut bystander, "round");
+    for _ in 0..3 {
+        let mut left = Survivor::of("holder", &daemon);
+        does(&mut left, "round");
+        does(&mut left, "spin");
+        left.child.kill().unwrap();
+        left.child.wait().unwrap();
+        let mut guilty = Survivor::of("holder", &daemon);
+        does(&mut guilty, "round");
+        does(&mut guilty, "spin");
+        tests::fake_driver::device_dies(&death, daemon.server());
+        assert_eq!(guilty.ask("wait"), "error 700");
+        // At once: while the server hands its clients over.
+        let mut next = Survivor::of("holder", &daemon);
+        does(&mut next, "round");
+        does(&mut bystander, "round");
+        next.end();
+        guilty.end();
+    }
+    bystander.end();
 }
 
 #[test]
