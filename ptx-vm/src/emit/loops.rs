@@ -200,7 +200,7 @@ impl Emitter {
     }
 }
 
-/// Whether lanes may load from shared memory what others store there.
+/// Whether lanes may load from shared memory what others store there, or see what others have added to it.
 fn hands_over(steps: &[&SegmentStep]) -> bool {
     let touches = |tags: [Tag; 2]| {
         steps.iter().any(|step| {
@@ -208,5 +208,8 @@ fn hands_over(steps: &[&SegmentStep]) -> bool {
             step.tag == tags[0] || step.tag == tags[1] && place == StateSpace::Generic
         })
     };
-    touches([Tag::LoadShared, Tag::LoadGlobal]) && touches([Tag::StoreShared, Tag::StoreGlobal])
+    let sums = steps.iter().any(|step| step.tag == Tag::SumShared);
+    let loads = touches([Tag::LoadShared, Tag::LoadGlobal]);
+    let stores = touches([Tag::StoreShared, Tag::StoreGlobal]);
+    loads && stores || sums && (loads || stores)
 }

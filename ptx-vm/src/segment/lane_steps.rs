@@ -476,6 +476,7 @@ impl Scalar<'_> {
             facts: TransferFacts {
                 element,
                 stores,
+                sums: false,
                 number: (self.transfers % 256) as u8,
                 line: step.line,
             },
@@ -567,7 +568,8 @@ impl Scalar<'_> {
             | Tag::Mad32
             | Tag::NegF32
             | Tag::RsqrtF32
-            | Tag::RsqrtFtzF32 => None,
+            | Tag::RsqrtFtzF32
+            | Tag::SumShared => None,
         }
     }
 }

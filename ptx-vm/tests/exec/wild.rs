@@ -43,7 +43,7 @@ fn kernel(random: &mut Random) -> String {
         };
         let guard = random.pick(&["", "", "@%p0 ", "@!%p0 "]);
         let near = random.next() as i8;
-        let _ = match random.next() % 13 {
+        let _ = match random.next() % 14 {
             0 | 1 => writeln!(
                 body,
                 "{guard}ld.{space}{kind} {register}{value}, [{place}];"
@@ -75,8 +75,13 @@ fn kernel(random: &mut Random) -> String {
                 "{guard}st.shared.{kind} [%s{}+{near}], {register}{value};",
                 address % 2
             ),
-            10 => writeln!(body, "mad.lo.s32 %s1, %r{value}, 8, %s{};", address % 2),
-            11 => writeln!(
+            10 => writeln!(
+                body,
+                "{guard}red.shared.add.u32 [%s{}+{near}], %r{value};",
+                address % 2
+            ),
+            11 => writeln!(body, "mad.lo.s32 %s1, %r{value}, 8, %s{};", address % 2),
+            12 => writeln!(
                 body,
                 "add.s64 %a{address}, %a{}, %v{value};",
                 (address + n) % 4
