@@ -19,6 +19,7 @@
 mod allocate;
 mod ask;
 mod branch;
+mod elements;
 mod encode;
 mod general;
 mod group;
