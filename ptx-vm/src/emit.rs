@@ -370,7 +370,7 @@ impl Emitter {
                 op.run = run[isa];
                 op.imm = *imm;
             }
-            InstKind::Atomic { run, imm }
+            InstKind::Atomic { run, imm, .. }
             | InstKind::Warp { run, imm }
             | InstKind::System { run, imm }
             | InstKind::Texture { run, imm } => {

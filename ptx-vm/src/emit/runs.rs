@@ -91,8 +91,12 @@ impl Emitter {
             {
                 start -= 1;
             }
-            let reaches =
-                |inst: &&Inst| matches!(inst.kind, InstKind::Load { .. } | InstKind::Store { .. });
+            let reaches = |inst: &&Inst| {
+                matches!(
+                    inst.kind,
+                    InstKind::Load { .. } | InstKind::Store { .. } | InstKind::Atomic { .. }
+                )
+            };
             if end - start >= least || insts[start..end].iter().any(reaches) {
                 let own = insts[start..end]
                     .iter()

@@ -225,6 +225,10 @@ impl<'a> Allocator<'a> {
             if matches!(self.indexed.get(&index), Some(None)) || self.serves_nothing(step) {
                 continue;
             }
+            if step.tag == Tag::SumShared {
+                self.sum(step);
+                continue;
+            }
             if step.access.1 != 0 {
                 self.transfer(step);
                 continue;
@@ -487,9 +491,12 @@ impl Allocator<'_> {
             Tag::NegF32 => self.negate(source(0)),
             Tag::RsqrtF32 => self.rsqrt(source(0), false),
             Tag::RsqrtFtzF32 => self.rsqrt(source(0), true),
-            Tag::None | Tag::LoadGlobal | Tag::LoadShared | Tag::StoreGlobal | Tag::StoreShared => {
-                return;
-            }
+            Tag::None
+            | Tag::LoadGlobal
+            | Tag::LoadShared
+            | Tag::StoreGlobal
+            | Tag::StoreShared
+            | Tag::SumShared => return,
         };
         self.define(register, d);
     }

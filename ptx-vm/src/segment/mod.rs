@@ -7,7 +7,8 @@
 //! over strips that keeps everything in vector registers and reads and writes the register file only for
 //! what comes from before and is needed after, at offsets that [`super::analysis::layout`] gave. Loads and stores are
 //! among its operations: all addresses of a strip are compared with what [`super::reach`] says before the first byte is
-//! touched, and a strip with one that is not inside is done lane by lane by the executor. Atomics and control stay outside.
+//! touched, and a strip with one that is not inside is done lane by lane by the executor. Control stays outside, and so do atomics but
+//! for sums into shared memory ([`sum`]).
 //!
 //! One strip does all of the segment before the next one begins. So lanes of a warp, which is two strips, see each other's
 //! stores earlier or later than if they ran in step; a segment ends where that could be seen ([`Order`]).
@@ -18,6 +19,7 @@
 mod allocate;
 mod ask;
 mod branch;
+mod elements;
 mod encode;
 mod general;
 mod group;
@@ -33,6 +35,7 @@ mod root;
 mod rows;
 mod scalar;
 mod step;
+mod sum;
 mod tag;
 mod transfer;
 mod widen;

@@ -62,6 +62,9 @@ impl Inst {
                 let tag = transfer(imm, loose, [Tag::StoreShared, Tag::StoreGlobal])?;
                 (tag, (imm, loose))
             }
+            InstKind::Atomic { imm, tag, .. } if self.d.is_empty() => {
+                (transfer(imm, 4, [tag, Tag::None])?, (imm, 4))
+            }
             _ => return None,
         };
         let imm = match self.kind {
@@ -102,6 +105,8 @@ pub(crate) struct Order {
     /// By global and shared memory; a generic address may be either.
     loaded: [bool; 2],
     stored: [bool; 2],
+    /// Sums into shared memory: in which order they are made nobody sees that does neither load nor store there.
+    summed: bool,
 }
 
 impl Order {
@@ -110,6 +115,10 @@ impl Order {
         let stores = match step.tag {
             Tag::LoadGlobal | Tag::LoadShared => false,
             Tag::StoreGlobal | Tag::StoreShared => true,
+            Tag::SumShared => {
+                self.summed = true;
+                return !self.loaded[1] && !self.stored[1];
+            }
             _ => return true,
         };
         let touched = match unpack(step.access.0).place {
@@ -123,7 +132,9 @@ impl Order {
             }
             // A store and then a load of what another lane stored; or a load, and then another lane's store: that is usual
             // in global memory, where lanes of a warp do not hand each other values.
-            if stores && self.loaded[space] || !stores && self.stored[space] && space == 1 {
+            if stores && self.loaded[space]
+                || space == 1 && (!stores && self.stored[space] || self.summed)
+            {
                 return false;
             }
             if stores {

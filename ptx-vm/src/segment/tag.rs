@@ -81,6 +81,8 @@ pub(crate) enum Tag {
     Sub64,
     SubF32,
     SubF64,
+    /// A sum into a word of shared memory, whose old value nobody reads.
+    SumShared,
     /// 32 bits to 64.
     WidenS32,
     WidenU32,

@@ -142,6 +142,7 @@ impl Allocator<'_> {
             facts: TransferFacts {
                 element,
                 stores,
+                sums: false,
                 number: (self.transfers % 256) as u8,
                 line: step.line,
             },
@@ -587,7 +588,7 @@ impl encode::Assembler {
 
 /// Predicates of comparisons.
 const NOT_EQUAL: u8 = 4;
-const NOT_BELOW: u8 = 5;
+pub(super) const NOT_BELOW: u8 = 5;
 
 /// vpbroadcastd, vpbroadcastq
 pub(super) const BROADCAST_32: Opcode = opcode(2, 1, false, 0x58);
@@ -601,7 +602,7 @@ const FIRST_64: Opcode = opcode(2, 1, true, 0x8b);
 /// vmovapd with a mask
 const BLEND_64: Opcode = opcode(1, 1, true, 0x28);
 /// vpcmpud, vpcmpuq to a mask
-const COMPARE_32: Opcode = opcode(3, 1, false, 0x1e);
+pub(super) const COMPARE_32: Opcode = opcode(3, 1, false, 0x1e);
 const COMPARE_64: Opcode = opcode(3, 1, true, 0x1e);
 /// vptestmd, vptestmq to a mask
 pub(super) const TEST_32: Opcode = opcode(2, 1, false, 0x27);

@@ -12,6 +12,7 @@ mod asynchronous;
 mod byte_matrices;
 mod calls;
 mod clusters;
+mod counts;
 mod faults;
 mod fences;
 mod following;
