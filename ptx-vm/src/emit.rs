@@ -276,7 +276,7 @@ impl Emitter {
         let known = Known {
             slot_of: &slot_of,
             constant_of: &|reg| body.constants.get(&reg).copied(),
-            row_of: &|reg| body.rows.of(reg),
+            row_of: &|reg, step| body.rows.of(reg, step),
         };
         let Some(code) = segment::compile(steps, &known, &live, self.target, masked, first) else {
             return false;

@@ -126,7 +126,7 @@ impl Emitter {
         let known = Known {
             slot_of: &slot_of,
             constant_of: &|reg| body.constants.get(&reg).copied(),
-            row_of: &|_| None,
+            row_of: &|_, _| None,
         };
         let (target, first) = (self.target, self.transfers);
         let repeated = Loop { blocks };

@@ -9,6 +9,7 @@
 use std::collections::HashMap;
 
 use super::branch::{Label, When};
+use super::decided::Decided;
 use super::encode::{self, Assembler, Base, Opcode, Rm};
 use super::plan::{self, Group, Indexed};
 use super::question::{self, Question};
@@ -18,7 +19,7 @@ use super::tag::Tag;
 
 use super::widen::{SHL_64, SHR_U64};
 use crate::ir::Reg;
-use crate::isa::Target;
+use crate::isa::{Isa, Target};
 
 /// A register of the program, and which vector of it.
 pub(super) type Unit = (Reg, u8);
@@ -94,6 +95,14 @@ pub(super) fn compile(
     out.push_bases(groups.len());
     out.set_reach();
     let mut questions = Vec::new();
+    let decided = (!masked && target.isa == Isa::Avx512)
+        .then(|| Decided::find(steps, known, live_after))
+        .flatten();
+    if let Some(decided) = decided {
+        let mut other = Label::default();
+        decided.ask(&mut out, &mut other);
+        out.bind(other);
+    }
     if !rows.is_empty() {
         let mut other = Label::default();
         rows.ask(&mut out, &mut other);
@@ -177,6 +186,11 @@ impl<'a> Allocator<'a> {
         };
         let indexed = plan::find(steps, &groups, slot_of, live_after, constant_of);
         let rows = rows.known();
+        // Of a row that is known there is nothing to find out.
+        let mut groups = groups;
+        for group in &mut groups {
+            group.members.retain(|member| !rows.contains_key(member));
+        }
         let mut reads: HashMap<Reg, Vec<usize>> = HashMap::new();
         let mut writes: HashMap<Reg, Vec<usize>> = HashMap::new();
         for (index, step) in steps.iter().enumerate() {
@@ -185,10 +199,11 @@ impl<'a> Allocator<'a> {
                 continue;
             }
             let by_index = own.copied().flatten();
-            // Of a row that is known, lanes' indices are not looked at.
-            let looks = by_index.filter(|_| !rows.contains_key(&index));
+            // Of a row that is known, lanes' indices and addresses are not looked at.
+            let is_known = rows.contains_key(&index);
+            let looks = by_index.filter(|_| !is_known);
             let sources = looks.iter().map(Indexed::index);
-            let others = &step.s[by_index.iter().len()..];
+            let others = &step.s[usize::from(is_known || by_index.is_some())..];
             for reg in sources.chain(others.iter().copied()) {
                 reads.entry(reg).or_default().push(index);
             }

@@ -18,6 +18,7 @@
 mod allocate;
 mod ask;
 mod branch;
+mod decided;
 mod encode;
 mod general;
 mod group;
@@ -47,7 +48,7 @@ pub use native::CodeBytes;
 pub(crate) use native::Native;
 pub(crate) use repeat::{Loop, LoopBlock, LoopEdge, LoopEnd, LoopRun};
 pub(crate) use step::{Known, Order, RegisterSlot, Row, SegmentStep};
-pub(crate) use tag::Tag;
+pub(crate) use tag::{Compared, Tag};
 
 /// Fewer operations than this are not worth a segment.
 pub(crate) const LEAST: usize = 2;

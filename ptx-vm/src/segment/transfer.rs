@@ -12,7 +12,7 @@ use super::allocate::Allocator;
 use super::ask::TransferFacts;
 use super::branch::{Label, When};
 use super::encode::{self, Base, Opcode, Rm, opcode};
-use super::general::{Place, R11, op};
+use super::general::{Place, R11, op, when};
 use super::question::Question;
 use super::rows::KnownRow;
 use super::step::SegmentStep;
@@ -34,6 +34,8 @@ pub(super) struct Transfer {
     elements: Vec<u8>,
     /// Two vectors that nothing needs.
     spare: [u8; 2],
+    /// Of shared memory.
+    shared: bool,
     /// There may be rows.
     rows: bool,
     /// Lane 0 may be one that does not run.
@@ -65,14 +67,17 @@ impl Allocator<'_> {
         let wide = matches!(step.tag, Tag::LoadGlobal | Tag::StoreGlobal);
         let stores = matches!(step.tag, Tag::StoreGlobal | Tag::StoreShared);
         let indexed = self.indexed.get(&self.now).copied().flatten();
-        let is_known = self.rows.contains_key(&self.now);
-        let looks = indexed.filter(|_| !is_known);
+        let known = self.rows.get(&self.now).copied();
+        let looks = indexed.filter(|_| known.is_none());
         let index = looks.map(|indexed| self.load((indexed.index(), 0)));
-        let places = if is_known { 0 } else { 1 + u8::from(wide) };
+        let places = match known {
+            Some(KnownRow::Global { .. }) => 0,
+            _ => 1 + u8::from(wide),
+        };
         let addresses: Vec<u8> = (0..places)
-            .map(|part| match indexed {
-                Some(_) => self.free(),
-                None => self.load((step.s[0], part)),
+            .map(|part| match (indexed, known) {
+                (None, None) => self.load((step.s[0], part)),
+                _ => self.free(),
             })
             .collect();
         let mut elements = Vec::new();
@@ -95,6 +100,7 @@ impl Allocator<'_> {
             size: element_bytes * count,
             elements: elements.clone(),
             spare,
+            shared: !wide,
             rows: count == 1,
             masked: self.masked,
             gathers: self.gathers,
@@ -102,8 +108,8 @@ impl Allocator<'_> {
         };
         let (mut asked, mut done) = (Label::default(), Label::default());
         let range = Reach::range(self.transfers);
-        if let Some(&row) = self.rows.get(&self.now) {
-            self.known_row(&transfer, row);
+        if let Some(KnownRow::Global { thread, log, kept }) = known {
+            self.known_row(&transfer, thread, log, kept);
             self.transfers += 1;
             self.define_elements(step, &elements);
             return;
@@ -129,6 +135,15 @@ impl Allocator<'_> {
             let t = [addresses[0], addresses[1]];
             self.global(&transfer, t, access.offset as i32, range, &mut asked);
         } else {
+            if let Some(KnownRow::Shared {
+                thread,
+                block,
+                offset,
+            }) = known
+            {
+                let numbers = (thread, block, offset);
+                self.known_shared(&transfer, addresses[0], numbers, &mut done);
+            }
             self.shared(&transfer, addresses[0], access.offset as u32, &mut asked);
         }
         self.out.bind(done);
@@ -150,16 +165,54 @@ impl Allocator<'_> {
         self.define_elements(step, &elements);
     }
 
-    /// A load or a store of elements that are known to be a row.
-    fn known_row(&mut self, transfer: &Transfer, row: KnownRow) {
-        let strip = Place::At(Base::R8 as u8, row.thread);
+    /// A load or a store of elements of global memory that are known to be a row.
+    fn known_row(&mut self, transfer: &Transfer, thread: i32, log: u8, kept: usize) {
+        let strip = Place::At(Base::R8 as u8, thread);
         let out = &mut self.out;
         out.general(true, op::LOAD_SIGNED_32, R11, strip);
-        if row.log > 0 {
-            out.shift(true, 4, R11, row.log);
+        if log > 0 {
+            out.shift(true, 4, R11, log);
         }
-        out.general(true, op::ADD, R11, Place::Reach(row.kept));
+        out.general(true, op::ADD, R11, Place::Reach(kept));
         transfer.row(out, (Base::R11, 0));
+    }
+
+    /// A load or a store of elements of shared memory that are known to be a row; jumps to `done` if all of it is inside. Else the
+    /// addresses, without the distance, are in `t` then.
+    fn known_shared(
+        &mut self,
+        transfer: &Transfer,
+        t: u8,
+        (thread, block, offset): (i32, Option<i32>, i32),
+        done: &mut Label,
+    ) {
+        let out = &mut self.out;
+        let mut other = Label::default();
+        let first = Place::At(Base::R8 as u8, thread);
+        out.general(false, op::LOAD, R11, first);
+        if let Some(block) = block {
+            out.general(false, op::ADD, R11, Place::Frame(block));
+        }
+        if offset != 0 {
+            out.general_constant(false, 0, R11, offset);
+        }
+        let limit = Place::Reach(Reach::limit(16 * transfer.size));
+        out.general(false, op::COMPARE, R11, limit);
+        out.jump_if(when::NOT_BELOW, &mut other);
+        if transfer.size > 1 {
+            out.test_low(R11, (transfer.size - 1) as u8);
+            out.jump_if(when::NOT_ZERO, &mut other);
+        }
+        out.general(true, op::ADD, R11, Place::Reach(Reach::SHARED));
+        transfer.row(out, (Base::R11, 0));
+        out.jump(When::Always, done);
+        out.bind(other);
+        out.load(t, Base::R8, thread);
+        if let Some(block) = block {
+            // All lanes of what is the same in them have it.
+            let block = Rm::Memory(Base::Rdi, block);
+            out.vector(encode::ADD_32, t, t, block, 0);
+        }
     }
 
     /// The vectors of a load's elements are its results.
@@ -566,14 +619,33 @@ impl Transfer {
             }
             return;
         }
-        for (index, (&vector, mask)) in self.elements.iter().zip([LOWER, UPPER]).enumerate() {
-            let place = distance + 64 * index as i32;
-            if self.stores {
-                out.store(vector, base, place, self.element == 8, mask);
-            } else {
-                out.load(vector, base, place);
+        let vectors = || self.elements.iter().zip([LOWER, UPPER]).zip([0, 64]);
+        if !self.stores {
+            for ((&vector, _), place) in vectors() {
+                out.load(vector, base, distance + place);
             }
+            return;
         }
+        if !self.shared {
+            for ((&vector, mask), place) in vectors() {
+                out.store(vector, base, distance + place, self.element == 8, mask);
+            }
+            return;
+        }
+        // What is stored in shared memory is soon read again, and a store under a mask is not handed on to loads, also if the mask has
+        // all lanes.
+        let (mut some, mut done) = (Label::default(), Label::default());
+        out.test_running();
+        out.jump(When::NotBelow, &mut some);
+        for ((&vector, _), place) in vectors() {
+            out.store(vector, base, distance + place, false, 0);
+        }
+        out.jump(When::Always, &mut done);
+        out.bind(some);
+        for ((&vector, mask), place) in vectors() {
+            out.store(vector, base, distance + place, self.element == 8, mask);
+        }
+        out.bind(done);
     }
 }
 
