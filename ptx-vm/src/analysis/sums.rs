@@ -122,6 +122,7 @@ pub(super) fn split(func: &mut Func, classes: &[Class]) -> bool {
         numbers: Vec::new(),
         fresh: Vec::new(),
     };
+    let registers = sums.regs.len();
     let mut changed = false;
     // The instructions of each block, those that were there and others.
     let mut rewritten: Vec<Vec<(bool, Vec<Inst>)>> = Vec::new();
@@ -141,6 +142,8 @@ pub(super) fn split(func: &mut Func, classes: &[Class]) -> bool {
         }
         rewritten.push(out);
     }
+    // What was begun and given up may have left some.
+    changed |= sums.regs.len() != registers;
     let Sums {
         numbers,
         mut behind,

@@ -71,7 +71,7 @@ impl Shape {
         }
         found.sort_unstable();
         let varies = |&block: &BlockId| match end(block) {
-            End::Branch { on, .. } => body.classes[*on as usize] == Class::Varying,
+            End::Branch { on, .. } => body.classes[*on as usize] >= Class::Varying,
             _ => false,
         };
         // Others keep their lanes together.

@@ -14,7 +14,7 @@ use super::encode::{self, Assembler, Base, Opcode, Rm};
 use super::plan::{self, Group, Indexed};
 use super::question::{self, Question};
 use super::rows::{KnownRow, Rows};
-use super::step::{Known, RegisterSlot, SegmentStep};
+use super::step::{Known, RegisterSlot, SegmentLanes, SegmentStep};
 use super::tag::Tag;
 
 use super::widen::{SHL_64, SHR_U64};
@@ -43,6 +43,8 @@ pub(super) struct Allocator<'a> {
     slot_of: &'a dyn Fn(Reg) -> RegisterSlot,
     live_after: &'a dyn Fn(Reg) -> bool,
     pub(super) masked: bool,
+    /// See [`Facts::once`].
+    pub(super) once: bool,
     /// See [`Target::gathers`].
     pub(super) gathers: bool,
     /// See [`Facts::merges`].
@@ -72,9 +74,11 @@ pub(super) fn compile(
     known: &Known<'_>,
     live_after: &dyn Fn(Reg) -> bool,
     target: Target,
-    masked: bool,
+    lanes: SegmentLanes,
     first: usize,
 ) -> Option<Vec<u8>> {
+    let masked = lanes == SegmentLanes::Masked;
+    let once = lanes == SegmentLanes::Once;
     let Known {
         slot_of,
         constant_of,
@@ -85,10 +89,11 @@ pub(super) fn compile(
         live_after,
         constant_of,
         masked,
+        once,
         gathers: target.gathers,
         merges: false,
     };
-    let groups = Group::all(steps);
+    let groups = if once { Vec::new() } else { Group::all(steps) };
     let indexed = plan::find(steps, &groups, slot_of, live_after, constant_of);
     let rows = Rows::find(steps, &indexed, slot_of, row_of, first);
     let mut out = Assembler::new(target.isa);
@@ -103,13 +108,13 @@ pub(super) fn compile(
         decided.ask(&mut out, &mut other);
         out.bind(other);
     }
-    if !rows.is_empty() {
+    if rows.asks() {
         let mut other = Label::default();
         rows.ask(&mut out, &mut other);
         out = strips(out, steps, facts, first, &rows, &mut questions)?;
         out.bind(other);
     }
-    out = strips(out, steps, facts, first, &Rows::default(), &mut questions)?;
+    out = strips(out, steps, facts, first, &rows.shared(), &mut questions)?;
     question::answer(&mut out, questions);
     Some(out.finish())
 }
@@ -154,6 +159,8 @@ pub(super) struct Facts<'a> {
     pub(super) constant_of: &'a dyn Fn(Reg) -> Option<u64>,
     /// Only lanes of the masks change.
     pub(super) masked: bool,
+    /// All lanes have the same.
+    pub(super) once: bool,
     /// See [`Target::gathers`].
     pub(super) gathers: bool,
     /// Slots are written whole, other lanes as they were: what is soon read again. A processor does not hand a store under a
@@ -175,22 +182,18 @@ impl<'a> Allocator<'a> {
             live_after,
             constant_of,
             masked,
+            once,
             gathers,
             merges,
         } = facts;
         // Those have something in common, which is not looked for in a loop (`Transfer`).
-        let groups = if merges && gathers {
+        let groups = if once || merges && gathers {
             Vec::new()
         } else {
             Group::all(steps)
         };
         let indexed = plan::find(steps, &groups, slot_of, live_after, constant_of);
         let rows = rows.known();
-        // Of a row that is known there is nothing to find out.
-        let mut groups = groups;
-        for group in &mut groups {
-            group.members.retain(|member| !rows.contains_key(member));
-        }
         let mut reads: HashMap<Reg, Vec<usize>> = HashMap::new();
         let mut writes: HashMap<Reg, Vec<usize>> = HashMap::new();
         for (index, step) in steps.iter().enumerate() {
@@ -217,6 +220,7 @@ impl<'a> Allocator<'a> {
             slot_of,
             live_after,
             masked,
+            once,
             gathers,
             merges,
             registers,
@@ -500,6 +504,8 @@ impl Allocator<'_> {
                 to
             }
             Tag::NegF32 => self.negate(source(0)),
+            Tag::MaxF32 => self.extreme(source(0), source(1), true),
+            Tag::MinF32 => self.extreme(source(0), source(1), false),
             Tag::RsqrtF32 => self.rsqrt(source(0), false),
             Tag::RsqrtFtzF32 => self.rsqrt(source(0), true),
             Tag::None | Tag::LoadGlobal | Tag::LoadShared | Tag::StoreGlobal | Tag::StoreShared => {

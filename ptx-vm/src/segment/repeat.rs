@@ -128,6 +128,7 @@ pub(crate) fn compile(
                 live_after: &live,
                 constant_of,
                 masked: true,
+                once: false,
                 gathers: target.gathers,
                 merges: true,
             };

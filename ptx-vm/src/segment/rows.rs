@@ -7,8 +7,8 @@
 //! block's first element as the number of the strip's first lane says. There is a second code for all other blocks, which looks at
 //! every strip.
 //!
-//! Of shared memory, whose addresses are such sums by themselves, only whether lanes follow each other is asked before; whether all of a
-//! row is inside is one comparison for each strip, since strips in which not all lanes run may stand at its ends.
+//! Of shared memory, whose addresses are such sums by themselves, nothing is asked before: whether all of a row is inside is one
+//! comparison for each strip, since strips in which not all lanes run may stand at its ends.
 //!
 //! Called by `allocate`, and by `transfer` for what is known then. Must not know where such sums come from.
 
@@ -39,8 +39,10 @@ pub(super) enum KnownRow {
         /// Where the place of the block's first element is kept.
         kept: usize,
     },
-    /// Of shared memory, at the sum of these numbers and a distance; whether a strip's elements are inside is asked for each.
+    /// Of shared memory, at the sum of these numbers and a distance; whether lanes follow each other, and a strip's elements are inside,
+    /// is asked for each.
     Shared {
+        facts: i32,
         thread: i32,
         block: Option<i32>,
         offset: i32,
@@ -48,7 +50,7 @@ pub(super) enum KnownRow {
 }
 
 /// What is asked about an access.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 struct Asked {
     row: KnownRow,
     facts: i32,
@@ -57,7 +59,7 @@ struct Asked {
 }
 
 /// What is asked about elements of global memory.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 struct Element {
     log: u8,
     kept: usize,
@@ -70,7 +72,7 @@ struct Element {
 }
 
 /// The accesses of a segment that may be known to be rows.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Rows(Vec<(usize, Asked)>);
 
 impl Rows {
@@ -99,6 +101,7 @@ impl Rows {
                 };
                 Some(Asked {
                     row: KnownRow::Shared {
+                        facts: place(row.facts)?,
                         thread: place(row.thread)?,
                         block,
                         offset: i32::try_from(access.offset).ok()?,
@@ -147,8 +150,15 @@ impl Rows {
         Self(rows)
     }
 
-    pub(super) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+    /// Whether something is to be asked before the first strip.
+    pub(super) fn asks(&self) -> bool {
+        self.0.iter().any(|(_, asked)| asked.element.is_some())
+    }
+
+    /// Those that nothing is asked about before.
+    pub(super) fn shared(&self) -> Self {
+        let shared = self.0.iter().filter(|(_, asked)| asked.element.is_none());
+        Self(shared.copied().collect())
     }
 
     /// By step.
@@ -159,7 +169,7 @@ impl Rows {
     /// The code that asks, before any other; it jumps where one of them is not known to be a row.
     pub(super) fn ask(&self, out: &mut Assembler, other: &mut Label) {
         let mut seen = Vec::new();
-        for (_, asked) in &self.0 {
+        for (_, asked) in self.0.iter().filter(|(_, asked)| asked.element.is_some()) {
             if !seen.contains(&asked.facts) {
                 seen.push(asked.facts);
                 out.general(false, &[0x83], 7, Place::Frame(asked.facts + ROWS));

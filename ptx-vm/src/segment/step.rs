@@ -21,6 +21,17 @@ pub(crate) struct SegmentStep {
     pub(crate) line: u32,
 }
 
+/// Of which lanes a segment's values are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SegmentLanes {
+    /// Of all, whether they run or not.
+    All,
+    /// Of those that run.
+    Masked,
+    /// The same in all lanes, computed for one strip.
+    Once,
+}
+
 /// Where a register of a segment lies: offset, whether it has a value per lane, bytes of a lane.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RegisterSlot {

@@ -12,7 +12,6 @@ use super::allocate::Allocator;
 use super::ask::TransferFacts;
 use super::branch::{Label, When};
 use super::encode::{self, Base, Opcode, Rm, opcode};
-use super::general::{Place, R11, op, when};
 use super::question::Question;
 use super::rows::KnownRow;
 use super::step::SegmentStep;
@@ -114,6 +113,18 @@ impl Allocator<'_> {
             self.define_elements(step, &elements);
             return;
         }
+        let mut apart = Label::default();
+        if let Some(KnownRow::Shared {
+            facts,
+            thread,
+            block,
+            offset,
+        }) = known
+        {
+            let numbers = (thread, block, offset);
+            let ways = (&mut done, &mut apart);
+            self.known_shared(&transfer, addresses[0], (facts, numbers), ways);
+        }
         if let Some((number, is_first)) = self.group() {
             if is_first {
                 let places = if wide {
@@ -127,7 +138,16 @@ impl Allocator<'_> {
             }
             self.load_of_group(number, &transfer, access.offset, &mut done);
         }
-        if let (Some(indexed), Some(index)) = (indexed, index) {
+        self.out.bind(apart);
+        if self.once {
+            self.one(
+                &transfer,
+                &addresses,
+                access.offset as i32,
+                range,
+                &mut asked,
+            );
+        } else if let (Some(indexed), Some(index)) = (indexed, index) {
             let lanes = (index, [addresses[0], addresses[1]]);
             let offset = access.offset as i32;
             self.elements(&transfer, indexed, lanes, offset, range, &mut asked);
@@ -135,15 +155,6 @@ impl Allocator<'_> {
             let t = [addresses[0], addresses[1]];
             self.global(&transfer, t, access.offset as i32, range, &mut asked);
         } else {
-            if let Some(KnownRow::Shared {
-                thread,
-                block,
-                offset,
-            }) = known
-            {
-                let numbers = (thread, block, offset);
-                self.known_shared(&transfer, addresses[0], numbers, &mut done);
-            }
             self.shared(&transfer, addresses[0], access.offset as u32, &mut asked);
         }
         self.out.bind(done);
@@ -163,56 +174,6 @@ impl Allocator<'_> {
         });
         self.transfers += 1;
         self.define_elements(step, &elements);
-    }
-
-    /// A load or a store of elements of global memory that are known to be a row.
-    fn known_row(&mut self, transfer: &Transfer, thread: i32, log: u8, kept: usize) {
-        let strip = Place::At(Base::R8 as u8, thread);
-        let out = &mut self.out;
-        out.general(true, op::LOAD_SIGNED_32, R11, strip);
-        if log > 0 {
-            out.shift(true, 4, R11, log);
-        }
-        out.general(true, op::ADD, R11, Place::Reach(kept));
-        transfer.row(out, (Base::R11, 0));
-    }
-
-    /// A load or a store of elements of shared memory that are known to be a row; jumps to `done` if all of it is inside. Else the
-    /// addresses, without the distance, are in `t` then.
-    fn known_shared(
-        &mut self,
-        transfer: &Transfer,
-        t: u8,
-        (thread, block, offset): (i32, Option<i32>, i32),
-        done: &mut Label,
-    ) {
-        let out = &mut self.out;
-        let mut other = Label::default();
-        let first = Place::At(Base::R8 as u8, thread);
-        out.general(false, op::LOAD, R11, first);
-        if let Some(block) = block {
-            out.general(false, op::ADD, R11, Place::Frame(block));
-        }
-        if offset != 0 {
-            out.general_constant(false, 0, R11, offset);
-        }
-        let limit = Place::Reach(Reach::limit(16 * transfer.size));
-        out.general(false, op::COMPARE, R11, limit);
-        out.jump_if(when::NOT_BELOW, &mut other);
-        if transfer.size > 1 {
-            out.test_low(R11, (transfer.size - 1) as u8);
-            out.jump_if(when::NOT_ZERO, &mut other);
-        }
-        out.general(true, op::ADD, R11, Place::Reach(Reach::SHARED));
-        transfer.row(out, (Base::R11, 0));
-        out.jump(When::Always, done);
-        out.bind(other);
-        out.load(t, Base::R8, thread);
-        if let Some(block) = block {
-            // All lanes of what is the same in them have it.
-            let block = Rm::Memory(Base::Rdi, block);
-            out.vector(encode::ADD_32, t, t, block, 0);
-        }
     }
 
     /// The vectors of a load's elements are its results.
