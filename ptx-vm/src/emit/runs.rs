@@ -143,11 +143,22 @@ impl Emitter {
         let runs = self.runs(body, index, &insts, segment::LEAST, isa);
         let mut runs = runs.into_iter().rev().peekable();
         let mut at = 0;
+        // The guard that has just ended, whose predicate is what it was.
+        let mut closed: Option<(usize, (Reg, bool))> = None;
         while at < insts.len() {
             let guard = insts[at].guard;
             let end = at + together(&insts[at..]);
             self.line = insts[at].line;
+            if let (Some((opened, (reg, negated))), Some(guard)) = (closed, guard)
+                && guard == (reg, !negated)
+            {
+                // Lanes that the one leaves out are those of the other.
+                self.program.ops[opened].imm = 1;
+            }
             let opened = guard.map(|guard| self.guard(body, guard));
+            let keeps =
+                |(reg, _): &(Reg, bool)| !insts[at..end].iter().any(|inst| inst.d.contains(reg));
+            closed = opened.zip(guard.filter(keeps));
             while at < end {
                 if let Some(run) = runs.next_if(|run| run.range.start == at) {
                     let steps = self.steps(body, &run, &insts, isa);

@@ -298,12 +298,17 @@ pub(crate) unsafe fn table(cx: &mut Machine<'_>, op: &Op) -> Flow {
     cx.stop(Event::Scatter(groups))
 }
 
-/// Runs the next operations, up to position `s[0]`, for the lanes whose predicate `s[2]` holds only.
+/// Runs the next operations, up to position `s[0]`, for the lanes whose predicate `s[2]` holds only. If `imm` is 1, there stands a guard for
+/// the others.
 ///
 /// # Safety
 /// None.
 pub(crate) unsafe fn guard(cx: &mut Machine<'_>, op: &Op) -> Flow {
     match cx.held(op, 2, op.width[1] != 0) {
+        Held::None if op.imm == 1 => {
+            cx.unguarded = cx.mask;
+            return Flow::Jump(op.s[0] + 1);
+        }
         Held::None => return Flow::Jump(op.s[0]),
         Held::All => cx.unguarded = cx.mask,
         Held::Some(mask) => {

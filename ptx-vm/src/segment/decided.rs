@@ -10,13 +10,16 @@
 use std::collections::HashMap;
 
 use super::branch::{Label, When};
-use super::encode::Assembler;
-use super::general::{Place, R11, RAX, RDI, RDX, RSI, Single, op, when};
+use super::encode::{Assembler, Base, Opcode, Rm, opcode};
+use super::general::{Place, R11, RAX, RDI, RDX, RSI, op, when};
 use super::step::{Known, SegmentStep};
 use super::tag::{Compared, Tag};
 use crate::ir::Reg;
 use crate::ops::rows::{LEAST, MOST};
 use crate::reach::{DECIDED, Reach};
+
+/// vmovups
+const STORE: Opcode = opcode(1, 0, false, 0x11);
 
 const R8: u8 = 8;
 const R9: u8 = 9;
@@ -156,15 +159,16 @@ impl Decided {
         }
         for &(offset, number) in &self.results {
             out.broadcast_byte(Place::Reach(Reach::decided(number)));
-            // r8 = the strip, r9 = where it is
+            // r8 = the strip, r9 = where four of them are: a slot is made of whole cache lines.
             out.general(true, op::LOAD, R8, Place::Register(RSI));
-            out.general(true, op::LOAD, R9, Place::Register(RSI));
+            out.general_constant(true, 4, R8, -4);
+            out.general(true, op::LOAD, R9, Place::Register(R8));
             out.shift(true, 4, R9, 4);
             out.general(true, op::ADD, R9, Place::Register(RDI));
             let top = out.code.len();
-            out.store_16(R9, offset);
-            out.general_constant(true, 0, R9, 16);
-            out.general_constant(true, 0, R8, 1);
+            out.vector(STORE, 0, 0, Rm::Memory(Base::R9, offset), 0);
+            out.general_constant(true, 0, R9, 64);
+            out.general_constant(true, 0, R8, 4);
             out.general(true, op::COMPARE, R8, Place::Register(RDX));
             out.jump_back_if(when::BELOW, top);
         }
@@ -238,16 +242,11 @@ fn compare(
 }
 
 impl Assembler {
-    /// xmm0 = a byte from memory, 16 times
+    /// Vector 0 = a byte from memory, 64 times
     fn broadcast_byte(&mut self, from: Place) {
         self.general(false, op::LOAD, RAX, from);
         self.code
-            .extend_from_slice(&[0x62, 0xf2, 0x7d, 0x08, 0x7a, 0xc0]); // vpbroadcastb xmm0, al
-    }
-
-    /// Stores xmm0 at a distance from what a register holds.
-    fn store_16(&mut self, base: u8, distance: i32) {
-        self.single(Single::STORE_ALL, 0, 0, Place::At(base, distance));
+            .extend_from_slice(&[0x62, 0xf2, 0x7d, 0x48, 0x7a, 0xc0]); // vpbroadcastb zmm0, eax
     }
 
     /// Returns 0, before the loop over strips.
