@@ -294,7 +294,7 @@ impl Allocator<'_> {
         self.next_use(held.unit, self.now + usize::from(held.made == self.now))
     }
 
-    fn find(&self, unit: Unit) -> Option<u8> {
+    pub(super) fn find(&self, unit: Unit) -> Option<u8> {
         let held = |slot: &Option<CachedRegister>| slot.is_some_and(|held| held.unit == unit);
         self.registers
             .iter()
@@ -398,7 +398,7 @@ impl Allocator<'_> {
     }
 
     /// A unit as a last operand: where it is, if it is not wanted again.
-    fn operand(&mut self, unit: Unit) -> Rm {
+    pub(super) fn operand(&mut self, unit: Unit) -> Rm {
         if self.find(unit).is_none() && (self.slot_of)(unit.0).width >= 4 {
             let uniform = !(self.slot_of)(unit.0).varying;
             let next = self.next_use(unit, self.now + 1);
@@ -411,7 +411,7 @@ impl Allocator<'_> {
     }
 
     /// Whether a register's value is not needed in it after this step.
-    fn dies(&self, register: u8) -> bool {
+    pub(super) fn dies(&self, register: u8) -> bool {
         self.registers[register as usize].is_some_and(|held| {
             let next = self.next_use(held.unit, self.now + 1);
             next == NEVER || next == AFTER && !held.dirty
@@ -579,71 +579,4 @@ impl Allocator<'_> {
             .vector_imm(encode::LOP3, d, b, Rm::Register(c), 0, table);
         d
     }
-
-    /// d = a * b + c in integers
-    fn multiply_add(&mut self, a: Unit, b: Unit, c: Unit) -> u8 {
-        let left = self.load(a);
-        let right = self.operand(b);
-        let product = self.free();
-        self.out.vector(encode::MUL_32, product, left, right, 0);
-        let addend = self.operand(c);
-        self.out.vector(encode::ADD_32, product, product, addend, 0);
-        product
-    }
-
-    /// d = a * b + c
-    fn fma(&mut self, wide: bool, a: Unit, b: Unit, c: Unit) -> u8 {
-        // Whichever operand ends here gives its register; at most one of the others may be in memory.
-        let in_memory = |me: &Self, unit: Unit| me.find(unit).is_none();
-        if in_memory(self, a) && !in_memory(self, b) {
-            return self.fma(wide, b, a, c);
-        }
-        let running = self.running(a.1);
-        let ra = self.load(a);
-        let rc = self.find(c);
-        if let Some(rc) = rc {
-            self.pinned.push(rc);
-        }
-        match rc {
-            Some(rc) if self.dies(rc) && c != a && c != b => {
-                let rb = self.operand(b);
-                self.out
-                    .vector(encode::fma(encode::FMA_231, wide), rc, ra, rb, running);
-                rc
-            }
-            _ if self.dies(ra) && ra_free(a, b, c) => {
-                if in_memory(self, b) {
-                    let rc = self.load(c);
-                    let rb = self.operand(b);
-                    self.out
-                        .vector(encode::fma(encode::FMA_132, wide), ra, rc, rb, running);
-                } else {
-                    let rb = self.load(b);
-                    let rc = self.operand(c);
-                    self.out
-                        .vector(encode::fma(encode::FMA_213, wide), ra, rb, rc, running);
-                }
-                ra
-            }
-            _ => {
-                let rb = self.load(b);
-                let d = if self.dies(rb) && ra_free(b, a, c) {
-                    rb
-                } else {
-                    let d = self.free();
-                    self.out.copy(d, rb);
-                    d
-                };
-                let rc = self.operand(c);
-                self.out
-                    .vector(encode::fma(encode::FMA_213, wide), d, ra, rc, running);
-                d
-            }
-        }
-    }
-}
-
-/// Whether `a`'s register may be overwritten: it is no other operand as well.
-fn ra_free(a: Unit, b: Unit, c: Unit) -> bool {
-    a != b && a != c
 }
