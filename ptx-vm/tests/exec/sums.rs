@@ -64,7 +64,7 @@ fn neighbours_are_loaded_as_ever() {
 
 #[test]
 fn all_elements_and_ways_to_write_an_index_are_the_same() {
-    const LOADS: [&str; 10] = [
+    const LOADS: [&str; 11] = [
         "mul.wide.u32 %v1, %r9, 2; add.s64 %a2, %v1, %a4; ld.global.u16 %h0, [%a2]; cvt.u32.u16 %q6, %h0;",
         "cvt.u64.u32 %v1, %r9; add.s64 %a2, %a4, %v1; ld.global.u8 %h0, [%a2]; cvt.u32.u16 %q6, %h0;",
         "mul.wide.s32 %v1, %r9, 8; add.s64 %a2, %a4, %v1; ld.global.u64 %v2, [%a2-16]; cvt.u32.u64 %q6, %v2;",
@@ -72,6 +72,7 @@ fn all_elements_and_ways_to_write_an_index_are_the_same() {
         "cvt.s64.s32 %v1, %r9; shl.b64 %v2, %v1, 2; add.s64 %a2, %a4, %v2; ld.global.u32 %q6, [%a2-4];",
         "mul.wide.u32 %v1, %r9, 4; add.s64 %a2, %a4, %v1; ld.global.u32 %q6, [%a2]; ld.global.u32 %q1, [%a2+4]; add.u32 %q6, %q6, %q1;",
         "shl.b32 %q0, %r9, 1; mul.wide.u32 %v1, %q0, 4; add.s64 %a2, %a4, %v1; ld.global.u32 %q6, [%a2];",
+        "mov.u64 %v2, 3; cvt.u32.u64 %q0, %v2; add.u32 %q1, %q0, %r9; mul.wide.u32 %v1, %q1, 4; add.s64 %a2, %a4, %v1; ld.global.u32 %q6, [%a2];",
         "sub.u32 %q0, 500, %r9; mul.wide.s32 %v1, %q0, 4; add.s64 %a2, %a4, %v1; ld.global.u32 %q6, [%a2];",
         "mul.lo.u32 %q0, %r6, 3; add.u32 %q1, %q0, %r7; mul.wide.u32 %v1, %q1, 4; add.s64 %a2, %a4, %v1; ld.global.u32 %q6, [%a2];",
         "cvt.u64.u32 %v1, %r9; cvt.u32.u64 %q0, %v1; sub.u32 %q1, %q0, 3; add.u32 %q2, %q1, 3; mul.wide.u32 %v2, %q2, 4;\n\
