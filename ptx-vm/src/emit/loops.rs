@@ -73,7 +73,7 @@ impl Shape {
         }
         found.sort_unstable();
         let varies = |&block: &BlockId| match end(block) {
-            End::Branch { on, .. } => body.classes[*on as usize] == Class::Varying,
+            End::Branch { on, .. } => body.classes[*on as usize] >= Class::Varying,
             _ => false,
         };
         // Others keep their lanes together.
@@ -127,7 +127,7 @@ impl Emitter {
         let known = Known {
             slot_of: &slot_of,
             constant_of: &|reg| body.constants.get(&reg).copied(),
-            row_of: &|_| None,
+            row_of: &|_, _| None,
         };
         let (target, first) = (self.target, self.transfers);
         let written: HashSet<Reg> = steps_of(&blocks)

@@ -603,6 +603,8 @@ impl Scalar<'_> {
             | Tag::Lop3
             | Tag::Mad32
             | Tag::NegF32
+            | Tag::MaxF32
+            | Tag::MinF32
             | Tag::RsqrtF32
             | Tag::RsqrtFtzF32
             | Tag::SumShared => None,

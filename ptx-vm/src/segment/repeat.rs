@@ -132,6 +132,7 @@ pub(crate) fn compile(
                 live_after: &live,
                 constant_of,
                 masked: true,
+                once: false,
                 gathers: target.gathers,
                 merges: true,
             };

@@ -21,6 +21,17 @@ pub(crate) struct SegmentStep {
     pub(crate) line: u32,
 }
 
+/// Of which lanes a segment's values are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SegmentLanes {
+    /// Of all, whether they run or not.
+    All,
+    /// Of those that run.
+    Masked,
+    /// The same in all lanes, computed for one strip.
+    Once,
+}
+
 /// Where a register of a segment lies: offset, whether it has a value per lane, bytes of a lane.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RegisterSlot {
@@ -29,7 +40,7 @@ pub(crate) struct RegisterSlot {
     pub(crate) width: u8,
 }
 
-/// An index that is a sum.
+/// An index, or an address of shared memory, that is a sum.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Row {
     /// Where the thread's numbers lie, all lanes one after the other, and what is known of them.
@@ -45,8 +56,8 @@ pub(crate) struct Known<'a> {
     pub(crate) slot_of: &'a dyn Fn(Reg) -> RegisterSlot,
     /// What a register has that is written once, by a constant.
     pub(crate) constant_of: &'a dyn Fn(Reg) -> Option<u64>,
-    /// Of what an index is the sum.
-    pub(crate) row_of: &'a dyn Fn(Reg) -> Option<Row>,
+    /// Of what an index is the sum, or an address whose elements have so many bytes; an index's step is 1.
+    pub(crate) row_of: &'a dyn Fn(Reg, u8) -> Option<Row>,
 }
 
 impl Inst {

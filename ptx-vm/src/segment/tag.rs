@@ -37,8 +37,11 @@ pub(crate) enum Tag {
     /// Any function of three bits.
     Lop3,
     Mad32,
+    /// The larger number, of which a NaN is none.
+    MaxF32,
     MaxS32,
     MaxU32,
+    MinF32,
     MinS32,
     MinU32,
     Mov32,

@@ -27,6 +27,7 @@ mod newer;
 mod recorded;
 mod repeats;
 mod rounding;
+mod same_loads;
 mod segments;
 mod sparse;
 mod sparse_scaled;
