@@ -5,6 +5,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
+
 use cuda_abi::types::{CUlaunchAttribute, CUlaunchAttributeID as Attribute};
 use engine::plan;
 use engine::{Activity, CUresult, CodeSource};
@@ -80,6 +82,8 @@ pub(crate) struct Grid {
     cooperative: bool,
     priority: i32,
     most_resident: u64,
+    /// Clusters that have finished, whose memory the next ones take over.
+    spares: Mutex<Vec<Cluster>>,
 }
 
 impl Grid {
@@ -194,6 +198,7 @@ impl Grid {
             cooperative: shape.cooperative,
             priority: shape.priority,
             most_resident,
+            spares: Mutex::default(),
         })
     }
 
@@ -370,8 +375,8 @@ impl Task for Grid {
     fn run(&self, piece: &mut Piece, clock: &mut SliceClock, sm: u32) -> Progress {
         // A block that was suspended says nothing of how long one takes.
         let (mut finished, learns) = (0, piece.cluster.is_none());
-        // A cluster that has finished, whose memory the next one takes over.
-        let mut spare: Option<Cluster> = None;
+        // Of this piece, or of one before it.
+        let mut spare = self.spares.lock().pop();
         // Clusters until the clock is looked at: that takes a part of what a small one does.
         let (mut unseen, mut most_unseen) = (0, 1);
         loop {
@@ -428,6 +433,7 @@ impl Task for Grid {
         if unseen > 0 {
             clock.is_up();
         }
+        self.spares.lock().extend(spare);
         if learns && let Some(cost) = self.block_cost() {
             // One that is not finished counts as if it were: better too cheap than unknown.
             cost.learn(clock.took(), finished + u64::from(piece.cluster.is_some()));

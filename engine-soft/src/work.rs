@@ -20,8 +20,10 @@ use ptx_vm::Cluster;
 
 use crate::context::Context;
 
-/// How long the units should take that a thread is given at once.
+/// How long the units should take that a thread is given at once, at most and, where threads would share what is left, at least: to
+/// give and to take back a piece takes some microseconds.
 const CHUNK: Duration = Duration::from_micros(300);
+const LEAST_CHUNK: Duration = Duration::from_micros(10);
 
 /// Time slices that suspended blocks of a grid have, for each one of them, before the grid's next block is
 /// started beside them: they may be waiting for it.
@@ -359,12 +361,14 @@ impl Remaining {
             let range = self.fresh.swap_remove(index);
             self.waited = 0;
             let units = range.end - range.start;
-            let chunk = match task.unit_cost() {
-                _ if task.is_cooperative() => 1,
-                Some(cost) => CHUNK.as_nanos() as u64 / cost.max(1),
-                None => 1,
+            let (least, most) = match task.unit_cost() {
+                Some(cost) if !task.is_cooperative() => {
+                    let units = |chunk: Duration| chunk.as_nanos() as u64 / cost.max(1);
+                    (units(LEAST_CHUNK).max(1), units(CHUNK).max(1))
+                }
+                _ => (1, 1),
             };
-            let split = range.start + chunk.min(units.div_ceil(2 * threads)).max(1);
+            let split = range.start + units.div_ceil(2 * threads).clamp(least, most);
             if split < range.end {
                 self.fresh.push(split..range.end);
             }

@@ -14,6 +14,7 @@ mod local_memory;
 mod order;
 mod set;
 mod sums;
+mod threads;
 mod uniformity;
 
 pub(crate) use layout::{Layout, layout};
@@ -36,6 +37,7 @@ pub(crate) fn prepare(func: &mut Func, entry: bool, lanes: usize) -> Result<u32,
     }
     if_convert::convert(func);
     order::order(func)?;
+    forget_old_values(func);
     drop_unused(func);
     if func.blocks.len() as u64 * func.regs.len() as u64 > LIVE_BITS {
         return Err(("basic blocks times registers of a function", LIVE_BITS));
@@ -66,10 +68,49 @@ pub(crate) fn prepare(func: &mut Func, entry: bool, lanes: usize) -> Result<u32,
         live = liveness(func, LIVE_STEPS).ok_or(steps)?;
         known = classes(func, &live);
     }
+    if entry && threads::hoist(func, &known, &live) {
+        live = liveness(func, LIVE_STEPS).ok_or(steps)?;
+        known = classes(func, &live);
+    }
     if !layout::fits(func, &live, &known, lanes) {
         return Err(("bytes of registers of a function", REGISTER_BYTES as u64));
     }
     Ok(pressure)
+}
+
+/// Atomics have no results that nobody reads.
+fn forget_old_values(func: &mut Func) {
+    let mut read = BitSet::new(func.regs.len());
+    for passed in func.params.iter().chain(&func.returns) {
+        if let Passed::Register(reg) = passed {
+            read.insert(*reg);
+        }
+    }
+    for block in &func.blocks {
+        for inst in &block.insts {
+            match inst.kind {
+                // What its guard may leave in its result is no reader of it.
+                InstKind::Atomic { .. } => {
+                    let guard = inst.guard.iter().map(|(reg, _)| reg);
+                    inst.s.iter().chain(guard).for_each(|&reg| {
+                        read.insert(reg);
+                    });
+                }
+                _ => inst.uses().for_each(|reg| {
+                    read.insert(reg);
+                }),
+            }
+        }
+        for reg in block.end.uses() {
+            read.insert(reg);
+        }
+    }
+    for inst in func.blocks.iter_mut().flat_map(|block| &mut block.insts) {
+        if matches!(inst.kind, InstKind::Atomic { .. }) && !inst.d.iter().any(|&reg| read.has(reg))
+        {
+            inst.d.clear();
+        }
+    }
 }
 
 /// Renumbers the registers so that there are only those which something names: a source declares as many
@@ -140,7 +181,7 @@ fn gather_segments(func: &mut Func, classes: &[Class]) {
             // What a store has written may be what is loaded.
             let stored = run
                 .iter()
-                .any(|done| matches!(done.kind, InstKind::Store { .. }));
+                .any(|done| matches!(done.kind, InstKind::Store { .. } | InstKind::Atomic { .. }));
             let moves = matches!(
                 inst.kind,
                 InstKind::Pure { .. }

@@ -11,7 +11,7 @@ use super::isa::{Isa, Target};
 use super::machine::{Op, OpFn, ReduceOp};
 use super::ops::{control, pure, special};
 use super::program::{BlockCode, CallSite, FunctionCode, NOWHERE, Program, Slot};
-use super::segment::{self, Known, Native, RegisterSlot, SegmentStep};
+use super::segment::{self, Known, Native, RegisterSlot, SegmentLanes, SegmentStep};
 
 mod loops;
 mod places;
@@ -25,7 +25,6 @@ const FREE: usize = 64;
 
 use places::{moves, passed, slot};
 use rows::Rows;
-use runs::SegmentLanes;
 
 /// Compiles an entry (function 0) and the functions that it may call, in which `by_address` says which
 /// of them each function of the module is. Threads have `local_stride` bytes of local memory.
@@ -271,14 +270,13 @@ impl Emitter {
             }
         };
         let live = |reg: Reg| live.contains(&reg);
-        let masked = lanes == SegmentLanes::Masked;
         let first = self.transfers;
         let known = Known {
             slot_of: &slot_of,
             constant_of: &|reg| body.constants.get(&reg).copied(),
-            row_of: &|reg| body.rows.of(reg),
+            row_of: &|reg, step| body.rows.of(reg, step),
         };
-        let Some(code) = segment::compile(steps, &known, &live, self.target, masked, first) else {
+        let Some(code) = segment::compile(steps, &known, &live, self.target, lanes, first) else {
             return false;
         };
         self.transfers += steps.iter().filter(|step| step.access.1 != 0).count();
@@ -370,7 +368,7 @@ impl Emitter {
                 op.run = run[isa];
                 op.imm = *imm;
             }
-            InstKind::Atomic { run, imm }
+            InstKind::Atomic { run, imm, .. }
             | InstKind::Warp { run, imm }
             | InstKind::System { run, imm }
             | InstKind::Texture { run, imm } => {

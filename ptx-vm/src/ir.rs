@@ -132,8 +132,8 @@ pub(crate) enum InstKind {
         loose: u8,
     },
     /// An atomic: sources are the address and the operands; it may have a destination. `imm` is the
-    /// access, `run` knows the operation.
-    Atomic { run: OpFn, imm: u64 },
+    /// access, `run` knows the operation, and `tag` is how segments know it.
+    Atomic { run: OpFn, imm: u64, tag: Tag },
     /// An exchange among the lanes of a warp.
     Warp { run: OpFn, imm: u64 },
     /// Something asked of the system, lane by lane: sources and a destination as its function says.

@@ -26,6 +26,8 @@ pub(crate) const LONGEST: u64 = 256;
 pub(crate) const GROUPS: usize = 4;
 /// Accesses that a segment can know to be rows before its first strip.
 pub(crate) const ROWS: usize = 8;
+/// Predicates that a segment can decide before its first strip.
+pub(crate) const DECIDED: usize = 16;
 /// Blocks that a loop can have which is machine code.
 pub(crate) const LOOP_BLOCKS: usize = 15;
 /// Strips of a lane group.
@@ -70,6 +72,8 @@ pub(crate) struct Reach {
     classes: [u32; GROUPS],
     /// Where the elements begin of a segment's accesses that are known to be rows (`segment::rows`).
     rows: [u64; ROWS],
+    /// Predicates of a block (`segment::decided`).
+    decided: [u32; DECIDED],
     /// The lanes of a strip that asks.
     running: u16,
     /// Of each block of a loop that is machine code, the lanes of a strip that are before it (`segment::repeat`).
@@ -150,6 +154,11 @@ impl Reach {
         offset_of!(Self, rows) + 8 * (number % ROWS)
     }
 
+    /// Where a predicate stands that is the same in all lanes of a block.
+    pub(crate) fn decided(number: usize) -> usize {
+        offset_of!(Self, decided) + 4 * (number % DECIDED)
+    }
+
     /// Of a block with so many bytes of shared memory.
     pub(crate) fn new(
         readable: &Readable,
@@ -173,6 +182,7 @@ impl Reach {
             limits: std::array::from_fn(limit),
             classes: [0; GROUPS],
             rows: [0; ROWS],
+            decided: [0; DECIDED],
             running: 0,
             before: [0; LOOP_BLOCKS + 1],
             left: [0; STRIPS],

@@ -14,7 +14,7 @@ use super::set::BitSet;
 use super::uniformity::Class;
 use crate::ir::{Func, Inst, InstKind, Reg};
 use crate::ops;
-use crate::segment::Tag;
+use crate::segment::{Compared, Tag};
 use crate::spaces::unpack;
 
 /// The most numbers of threads: each has a place of its own for all lanes.
@@ -68,10 +68,14 @@ struct Sums<'a> {
     fresh: Vec<Inst>,
 }
 
+/// Addresses and sums that a block has made: of elements by base, index, whether that is signed, and the logarithm of their bytes; of a sum
+/// by itself, which has no base.
+type Elements = HashMap<(Option<Reg>, Sum, bool, u8), Reg>;
+
 /// A block, and which of its instructions.
 type Place = (usize, usize);
 
-/// Rewrites the accesses whose index is such a sum, and leaves out arithmetic that nothing reads then. Whether there are any.
+/// Rewrites the accesses whose index, or address of shared memory, is such a sum, and comparisons of such, and leaves out arithmetic that nothing reads then. Whether there are any.
 pub(super) fn split(func: &mut Func, classes: &[Class]) -> bool {
     let mut counts = vec![0_u32; func.regs.len()];
     let mut of_block = BitSet::new(func.regs.len());
@@ -118,6 +122,7 @@ pub(super) fn split(func: &mut Func, classes: &[Class]) -> bool {
         numbers: Vec::new(),
         fresh: Vec::new(),
     };
+    let registers = sums.regs.len();
     let mut changed = false;
     // The instructions of each block, those that were there and others.
     let mut rewritten: Vec<Vec<(bool, Vec<Inst>)>> = Vec::new();
@@ -126,17 +131,19 @@ pub(super) fn split(func: &mut Func, classes: &[Class]) -> bool {
         let mut elements = HashMap::new();
         let mut out = Vec::with_capacity(block.insts.len());
         for mut inst in block.insts.drain(..) {
-            let address = sums.access(&inst, &mut elements);
+            let made = sums.source(&inst, &mut elements);
             let fresh = std::mem::take(&mut sums.fresh);
-            if let Some(address) = address {
+            if let Some((at, reg)) = made {
                 out.push((false, fresh));
-                inst.s[0] = address;
+                inst.s[at] = reg;
                 changed = true;
             }
             out.push((true, vec![inst]));
         }
         rewritten.push(out);
     }
+    // What was begun and given up may have left some.
+    changed |= sums.regs.len() != registers;
     let Sums {
         numbers,
         mut behind,
@@ -215,15 +222,70 @@ impl Sums<'_> {
         }
     }
 
-    /// A new address for an access, if its index is a sum with a number of the thread; what makes it is in `fresh`.
-    fn access(
-        &mut self,
-        inst: &Inst,
-        elements: &mut HashMap<(Reg, Sum, bool, u8), Reg>,
-    ) -> Option<Reg> {
+    /// A new source for an instruction, and which it is, if that is a sum with a number of the thread; what makes it is in `fresh`.
+    fn source(&mut self, inst: &Inst, elements: &mut Elements) -> Option<(usize, Reg)> {
+        let step = inst.step()?;
+        match step.tag {
+            Tag::LoadGlobal | Tag::StoreGlobal => Some((0, self.access(inst, elements)?)),
+            Tag::LoadShared | Tag::StoreShared if unpack(step.access.0).count == 1 => {
+                let sum = self.new_sum(inst.s[0])?;
+                Some((0, self.whole(sum, inst, elements)?))
+            }
+            // Whether it holds in a whole block may be asked (`segment::decided`).
+            Tag::Compare(Compared::S32 | Compared::U32, _) => {
+                let class = |at: usize| self.class(inst.s[at]);
+                let at = match (class(0), class(1)) {
+                    (Class::Varying, Class::Fixed) => 0,
+                    (Class::Fixed, Class::Varying) => 1,
+                    _ => return None,
+                };
+                let sum = self.new_sum(inst.s[at])?;
+                self.of_block.has(sum.block?).then_some(())?;
+                Some((at, self.whole(sum, inst, elements)?))
+            }
+            _ => None,
+        }
+    }
+
+    /// What a number is the sum of, if it is none by itself.
+    fn new_sum(&mut self, reg: Reg) -> Option<Sum> {
+        let is_sum = self.makers.get(&reg).is_some_and(|made| {
+            let has = |class: Class| made.s.iter().any(|&reg| self.class(reg) == class);
+            Self::tag(made) == Tag::Add32 && has(Class::Thread) && has(Class::Fixed)
+        });
+        let is_new = !is_sum && self.class(reg) != Class::Thread;
+        self.sum(reg, DEPTH)
+            .filter(|sum| is_new && sum.thread.is_some())
+    }
+
+    /// A register with a sum.
+    fn whole(&mut self, sum: Sum, inst: &Inst, elements: &mut Elements) -> Option<Reg> {
+        let thread = sum.thread?;
+        let Some(block) = sum.block else {
+            return Some(thread);
+        };
+        let key = (None, sum, false, 0);
+        if inst.guard.is_none()
+            && let Some(&known) = elements.get(&key)
+        {
+            return Some(known);
+        }
+        // What the whole grid shares belongs to the thread's number.
+        let made = self.operation(Tag::Add32, [thread, block], 4, inst)?;
+        if self.class(made) == Class::Varying {
+            self.fresh.last_mut()?.guard = inst.guard;
+            if inst.guard.is_none() {
+                elements.insert(key, made);
+            }
+        }
+        Some(made)
+    }
+
+    /// A new address for an access of global memory, if its index is a sum with a number of the thread.
+    fn access(&mut self, inst: &Inst, elements: &mut Elements) -> Option<Reg> {
         let step = inst.step()?;
         let access = unpack(step.access.0);
-        if !matches!(step.tag, Tag::LoadGlobal | Tag::StoreGlobal) || access.count != 1 {
+        if access.count != 1 {
             return None;
         }
         let element = self.element(inst.s[0])?;
@@ -235,7 +297,7 @@ impl Sums<'_> {
         let Element {
             base, signed, log, ..
         } = element;
-        let key = (base, sum, signed, log);
+        let key = (Some(base), sum, signed, log);
         // What was made under a guard, lanes may not have that another one lets through.
         if inst.guard.is_none()
             && let Some(&address) = elements.get(&key)
@@ -354,8 +416,7 @@ impl Sums<'_> {
             Tag::Narrow => {
                 let widened = self.makers.get(&inst.s[0])?;
                 let is_widened = matches!(Self::tag(widened), Tag::WidenU32 | Tag::WidenS32);
-                let number = widened.s[0];
-                is_widened.then_some(())?;
+                let number = is_widened.then(|| widened.s[0])?;
                 self.sum(number, depth - 1)
             }
             Tag::Add32 => {

@@ -7,9 +7,11 @@
 //!
 //! Called by `emit` for each block. Must not know how a loop is compiled.
 
+use std::collections::HashSet;
+
 use super::{Body, Emitter, blank};
 use crate::analysis::{self, Class};
-use crate::ir::{BlockId, End};
+use crate::ir::{BlockId, End, Reg};
 use crate::isa::{Isa, Target};
 use crate::ops::control;
 use crate::reach::LOOP_BLOCKS;
@@ -71,7 +73,7 @@ impl Shape {
         }
         found.sort_unstable();
         let varies = |&block: &BlockId| match end(block) {
-            End::Branch { on, .. } => body.classes[*on as usize] == Class::Varying,
+            End::Branch { on, .. } => body.classes[*on as usize] >= Class::Varying,
             _ => false,
         };
         // Others keep their lanes together.
@@ -108,8 +110,7 @@ impl Emitter {
         let Some(blocks) = blocks else {
             return;
         };
-        let runs = blocks.iter().flat_map(|block| &block.runs);
-        let steps: Vec<&SegmentStep> = runs.flat_map(|run| &run.steps).collect();
+        let steps: Vec<&SegmentStep> = steps_of(&blocks).collect();
         let transfers = steps.iter().filter(|step| step.access.1 != 0).count();
         // Arithmetic alone is faster strip after strip, turn by turn: none waits for what it has just computed.
         if transfers == 0 || steps.len() > MOST || hands_over(&steps) {
@@ -126,10 +127,22 @@ impl Emitter {
         let known = Known {
             slot_of: &slot_of,
             constant_of: &|reg| body.constants.get(&reg).copied(),
-            row_of: &|_| None,
+            row_of: &|_, _| None,
         };
         let (target, first) = (self.target, self.transfers);
-        let repeated = Loop { blocks };
+        let written: HashSet<Reg> = steps_of(&blocks)
+            .flat_map(|step| step.d.iter().copied())
+            .collect();
+        let live = |block: BlockId| {
+            let is_live = |reg: &Reg| body.live[block as usize].has(*reg);
+            written.iter().copied().filter(is_live).collect()
+        };
+        let (read, needed) = (live(shape.blocks[0]), live(shape.exit));
+        let repeated = Loop {
+            blocks,
+            read,
+            needed,
+        };
         let code = segment::compile_loop(&repeated, &known, target, first);
         let Some((code, turns)) = code else {
             return;
@@ -200,7 +213,13 @@ impl Emitter {
     }
 }
 
-/// Whether lanes may load from shared memory what others store there.
+/// The steps of a loop's blocks.
+fn steps_of(blocks: &[LoopBlock]) -> impl Iterator<Item = &SegmentStep> {
+    let runs = blocks.iter().flat_map(|block| &block.runs);
+    runs.flat_map(|run| &run.steps)
+}
+
+/// Whether lanes may load from shared memory what others store there, or see what others have added to it.
 fn hands_over(steps: &[&SegmentStep]) -> bool {
     let touches = |tags: [Tag; 2]| {
         steps.iter().any(|step| {
@@ -208,5 +227,8 @@ fn hands_over(steps: &[&SegmentStep]) -> bool {
             step.tag == tags[0] || step.tag == tags[1] && place == StateSpace::Generic
         })
     };
-    touches([Tag::LoadShared, Tag::LoadGlobal]) && touches([Tag::StoreShared, Tag::StoreGlobal])
+    let sums = steps.iter().any(|step| step.tag == Tag::SumShared);
+    let loads = touches([Tag::LoadShared, Tag::LoadGlobal]);
+    let stores = touches([Tag::StoreShared, Tag::StoreGlobal]);
+    loads && stores || sums && (loads || stores)
 }

@@ -1,5 +1,5 @@
-//! Indices that are the sum of a number of the thread and one of the block (`analysis::sums`), and where it stands what is known of
-//! the thread's.
+//! Indices, addresses of shared memory and other numbers that are the sum of a number of the thread and one of the block
+//! (`analysis::sums`), and where it stands what is known of the thread's.
 //!
 //! Called by `emit`. Must not know who makes such sums, nor what their rows are good for.
 
@@ -7,10 +7,10 @@ use std::collections::HashMap;
 
 use super::blank;
 use crate::analysis::{Class, Layout};
-use crate::ir::{Func, InstKind, Reg};
+use crate::ir::{Func, Inst, InstKind, Reg};
 use crate::machine::Op;
 use crate::ops::rows;
-use crate::segment::{Row, Tag};
+use crate::segment::{Compared, Row, Tag};
 
 /// The most numbers of threads of which something is known.
 const MOST: usize = 8;
@@ -18,13 +18,15 @@ const MOST: usize = 8;
 /// See the module.
 #[derive(Debug, Default)]
 pub(super) struct Rows {
-    of: HashMap<Reg, Row>,
-    /// Where the numbers of threads lie, and what is known of them.
-    facts: Vec<(u32, u32)>,
+    /// By register and step.
+    of: HashMap<(Reg, u8), Row>,
+    /// Where the numbers of threads lie, what is known of them, and the step.
+    facts: Vec<(u32, u32, u8)>,
 }
 
 impl Rows {
-    /// Finds such indices of elements, and takes places at the end of the frame.
+    /// Finds such indices of elements, addresses of shared memory and numbers that are compared, and takes places at the end of the
+    /// frame.
     pub(super) fn find(func: &Func, classes: &[Class], layout: &mut Layout) -> Self {
         let insts = || func.blocks.iter().flat_map(|block| &block.insts);
         let mut writes = vec![0_u32; func.regs.len()];
@@ -50,55 +52,65 @@ impl Rows {
             }
         }
         let mut found = Self::default();
-        let mut places: HashMap<Reg, u32> = HashMap::new();
-        for inst in insts() {
-            let InstKind::Pure { tag, .. } = inst.kind else {
+        let mut places: HashMap<(Reg, u8), u32> = HashMap::new();
+        for (index, step) in insts().flat_map(wanted) {
+            let known = sums.get(&index).copied();
+            let own = is_number(index, Class::Thread).then_some((index, None));
+            let Some((thread, block)) = known.or(own) else {
                 continue;
             };
-            let widens = matches!(
-                tag,
-                Tag::MulWideS32 | Tag::MulWideU32 | Tag::WidenS32 | Tag::WidenU32
-            );
-            for &index in inst.s.iter().filter(|_| widens) {
-                let known = sums.get(&index).copied();
-                let own = is_number(index, Class::Thread).then_some((index, None));
-                let Some((thread, block)) = known.or(own) else {
-                    continue;
-                };
-                if places.len() == MOST && !places.contains_key(&thread) {
-                    continue;
-                }
-                let numbers = layout.homes[thread as usize].varying;
-                let facts = *places.entry(thread).or_insert_with(|| {
-                    let at = layout.bytes as u32;
-                    layout.bytes += rows::BYTES;
-                    found.facts.push((numbers, at));
-                    at
-                });
-                let row = Row {
-                    thread: numbers,
-                    facts,
-                    block: block.map(|block| layout.homes[block as usize].uniform),
-                };
-                found.of.insert(index, row);
+            if places.len() == MOST && !places.contains_key(&(thread, step)) {
+                continue;
             }
+            let numbers = layout.homes[thread as usize].varying;
+            let facts = *places.entry((thread, step)).or_insert_with(|| {
+                let at = layout.bytes as u32;
+                layout.bytes += rows::BYTES;
+                found.facts.push((numbers, at, step));
+                at
+            });
+            let row = Row {
+                thread: numbers,
+                facts,
+                block: block.map(|block| layout.homes[block as usize].uniform),
+            };
+            found.of.insert((index, step), row);
         }
         found
     }
 
-    /// Of what an index is the sum.
-    pub(super) fn of(&self, index: Reg) -> Option<Row> {
-        self.of.get(&index).copied()
+    /// Of what an index is the sum, or an address of elements of so many bytes.
+    pub(super) fn of(&self, index: Reg, step: u8) -> Option<Row> {
+        self.of.get(&(index, step)).copied()
     }
 
     /// The operations that look at the numbers of threads.
     pub(super) fn facts(&self) -> impl Iterator<Item = Op> {
-        self.facts.iter().map(|&(numbers, facts)| {
+        self.facts.iter().map(|&(numbers, facts, step)| {
             let mut op = blank(rows::rows);
             op.s[0] = numbers;
             op.d[0] = facts;
+            op.imm = step.into();
             op.varying = 1;
             op
         })
+    }
+}
+
+/// The registers of an instruction of which segments want to know whether they are such sums, and by which step lanes would follow each
+/// other.
+fn wanted(inst: &Inst) -> Vec<(Reg, u8)> {
+    let Some(step) = inst.step() else {
+        return Vec::new();
+    };
+    match step.tag {
+        Tag::MulWideS32 | Tag::MulWideU32 | Tag::WidenS32 | Tag::WidenU32 => {
+            step.s.iter().map(|&reg| (reg, 1)).collect()
+        }
+        Tag::Compare(Compared::S32 | Compared::U32, _) => {
+            step.s.iter().map(|&reg| (reg, 1)).collect()
+        }
+        Tag::LoadShared | Tag::StoreShared => vec![(step.s[0], step.access.1)],
+        _ => Vec::new(),
     }
 }

@@ -10,16 +10,21 @@ use crate::analysis;
 use crate::ir::{Block, Inst, InstKind, Reg};
 use crate::isa::{Isa, Target};
 use crate::ops::control;
-use crate::segment::{self, SegmentStep};
+use crate::segment::{self, SegmentLanes, SegmentStep};
 
 impl Emitter {
-    /// An instruction as a step of a segment that is done once for all lanes, if it is arithmetic on what is the same in them.
+    /// An instruction as a step of a segment that is done once for all lanes, if it is arithmetic on what is the same in them, or loads
+    /// it.
     fn once(&self, body: &Body<'_>, inst: &Inst) -> Option<SegmentStep> {
         let Target { isa, jit, .. } = self.target;
-        let is_pure = matches!(inst.kind, InstKind::Pure { .. });
+        let fits = match inst.kind {
+            InstKind::Pure { .. } => true,
+            InstKind::Load { .. } => isa == Isa::Avx512,
+            _ => false,
+        };
         let mut registers = inst.d.iter().chain(&inst.s);
         let possible = jit
-            && is_pure
+            && fits
             && body.convergent
             && inst.guard.is_none()
             && segment::possible(isa, false)
@@ -91,8 +96,12 @@ impl Emitter {
             {
                 start -= 1;
             }
-            let reaches =
-                |inst: &&Inst| matches!(inst.kind, InstKind::Load { .. } | InstKind::Store { .. });
+            let reaches = |inst: &&Inst| {
+                matches!(
+                    inst.kind,
+                    InstKind::Load { .. } | InstKind::Store { .. } | InstKind::Atomic { .. }
+                )
+            };
             if end - start >= least || insts[start..end].iter().any(reaches) {
                 let own = insts[start..end]
                     .iter()
@@ -138,11 +147,22 @@ impl Emitter {
         let runs = self.runs(body, index, &insts, segment::LEAST, isa);
         let mut runs = runs.into_iter().rev().peekable();
         let mut at = 0;
+        // The guard that has just ended, whose predicate is what it was.
+        let mut closed: Option<(usize, (Reg, bool))> = None;
         while at < insts.len() {
             let guard = insts[at].guard;
             let end = at + together(&insts[at..]);
             self.line = insts[at].line;
+            if let (Some((opened, (reg, negated))), Some(guard)) = (closed, guard)
+                && guard == (reg, !negated)
+            {
+                // Lanes that the one leaves out are those of the other.
+                self.program.ops[opened].imm = 1;
+            }
             let opened = guard.map(|guard| self.guard(body, guard));
+            let keeps =
+                |(reg, _): &(Reg, bool)| !insts[at..end].iter().any(|inst| inst.d.contains(reg));
+            closed = opened.zip(guard.filter(keeps));
             while at < end {
                 if let Some(run) = runs.next_if(|run| run.range.start == at) {
                     let steps = self.steps(body, &run, &insts, isa);
@@ -175,17 +195,6 @@ pub(super) struct Run {
     pub(super) live: HashSet<Reg>,
     /// It is the same in all lanes, and done once.
     once: bool,
-}
-
-/// Of which lanes a segment's values are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum SegmentLanes {
-    /// Of all, whether they run or not.
-    All,
-    /// Of those that run.
-    Masked,
-    /// The same in all lanes, computed for one strip.
-    Once,
 }
 
 /// How many of the instructions one guard can be of, from the first one on: whose guard is the same and still holds what it

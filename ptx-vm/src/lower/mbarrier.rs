@@ -12,6 +12,7 @@ use crate::machine::OpFn;
 use crate::ops::simple::Words;
 use crate::ops::{compare, logic};
 use crate::ops::{mbarrier, memory};
+use crate::segment::Tag;
 
 /// The most arrivals that a barrier expects.
 const MOST_ARRIVALS: u64 = (1 << 20) - 1;
@@ -171,7 +172,15 @@ impl<'a> Body<'a> {
         if let Some(state) = state {
             results.push(self.dest(state, 8)?);
         }
-        self.emit(InstKind::Atomic { run, imm }, results, sources);
+        self.emit(
+            InstKind::Atomic {
+                run,
+                imm,
+                tag: Tag::None,
+            },
+            results,
+            sources,
+        );
         Ok(())
     }
 

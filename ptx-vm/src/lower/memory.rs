@@ -12,6 +12,7 @@ use crate::machine::OpFn;
 use crate::ops::simple::Words;
 use crate::ops::{atomic, memory};
 use crate::ops::{logic, parts};
+use crate::segment::Tag;
 use crate::spaces::{Access, StateSpace, pack};
 
 /// Words of a memory instruction that change nothing here: scopes, caching, and orderings that every
@@ -418,7 +419,11 @@ impl<'a> Body<'a> {
                 let imm = self.access(&target, 1)?;
                 let value = self.read(value, ty.size() as u8)?;
                 self.emit(
-                    InstKind::Atomic { run, imm },
+                    InstKind::Atomic {
+                        run,
+                        imm,
+                        tag: Tag::None,
+                    },
                     Vec::new(),
                     vec![target.base, value],
                 );
@@ -489,7 +494,12 @@ impl<'a> Body<'a> {
         if let Some(d) = d.filter(|d| !matches!(d, Operand::Sink)) {
             results.push(self.dest(d, width)?);
         }
-        self.emit(InstKind::Atomic { run, imm }, results.clone(), sources);
+        let tag = match (name, ty) {
+            ("add", Type::U32 | Type::S32) if target.place == StateSpace::Shared => Tag::SumShared,
+            _ => Tag::None,
+        };
+        let kind = InstKind::Atomic { run, imm, tag };
+        self.emit(kind, results.clone(), sources);
         if let (Some(d), Some(&result)) = (d, results.first()) {
             self.finish(d, result, false)?;
         }
@@ -517,7 +527,11 @@ impl<'a> Body<'a> {
             results.extend(result);
             let written = result.into_iter().collect();
             self.emit(
-                InstKind::Atomic { run, imm },
+                InstKind::Atomic {
+                    run,
+                    imm,
+                    tag: Tag::None,
+                },
                 written,
                 vec![target.base, value],
             );

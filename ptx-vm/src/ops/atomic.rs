@@ -5,8 +5,8 @@
 
 use crate::access::{Cell, WHOLE, update_whole};
 use crate::machine::{Flow, Machine, Op, OpFn};
-use crate::regs::Lane;
-use crate::spaces::{StateSpace, unpack};
+use crate::regs::{Lane, STRIP};
+use crate::spaces::{StateSpace, shared_address, unpack};
 use ptx::ast::Type;
 
 /// One atomic operation.
@@ -25,10 +25,6 @@ pub(crate) trait Atomic {
 pub(super) unsafe fn run<A: Atomic>(cx: &mut Machine<'_>, op: &Op) -> Flow {
     let access = unpack(op.imm);
     let size = size_of::<A::Value>();
-    let tested = match cx.addresses(op, access, size, true) {
-        Ok(tested) => tested,
-        Err(flow) => return flow,
-    };
     let frame = cx.frame;
     let operand = |index: usize, lane: usize| {
         frame.lane::<A::Value>(
@@ -39,6 +35,23 @@ pub(super) unsafe fn run<A: Atomic>(cx: &mut Machine<'_>, op: &Op) -> Flow {
     let wanted = op.width[0] != 0;
     // Whoever else reaches shared memory runs on this thread.
     let own = access.place == StateSpace::Shared;
+    if !wanted && let Some((host, _)) = cx.each_shared(op, access, size as u64) {
+        for strip in cx.low..cx.high {
+            let addresses = frame.strip::<u32>(op.s[0] as usize, strip);
+            for (lane, address) in addresses.into_iter().enumerate() {
+                let lane = strip * STRIP + lane;
+                let (b, c) = (operand(1, lane), operand(2, lane));
+                let host = host + u64::from(shared_address(address, access));
+                // SAFETY: `each_shared` tested it for each lane.
+                unsafe { A::Value::store(host, A::apply(A::Value::load(host), b, c)) };
+            }
+        }
+        return Flow::Next;
+    }
+    let tested = match cx.addresses(op, access, size, true) {
+        Ok(tested) => tested,
+        Err(flow) => return flow,
+    };
     for lane in cx.mask.lanes() {
         let (b, c) = (operand(1, lane), operand(2, lane));
         let host = cx.tested(tested, lane, size);

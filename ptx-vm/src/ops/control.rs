@@ -7,11 +7,12 @@
 //! came to.
 
 use std::arch::x86_64 as arch;
+use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 use crate::fault::FaultKind;
 use crate::machine::{Arrival, Event, Flow, Machine, Op, Reduce, ReduceOp};
-use crate::mask::Mask;
+use crate::mask::{Mask, WORDS};
 use crate::program::NOWHERE;
 use crate::regs::{Cursor, STRIP};
 use crate::segment;
@@ -34,34 +35,57 @@ pub(crate) fn forward(operations: u32) -> u32 {
     operations.min(0xff_ffff) << 8
 }
 
+/// Which of the running lanes a predicate holds in.
+enum Held {
+    None,
+    All,
+    Some(Mask),
+}
+
 impl Machine<'_> {
     /// The lanes of the running ones whose predicate in source `source` holds.
     pub(crate) fn holds(&self, op: &Op, source: usize, negated: bool) -> Mask {
+        match self.held(op, source, negated) {
+            Held::None => Mask::default(),
+            Held::All => self.mask,
+            Held::Some(mask) => mask,
+        }
+    }
+
+    /// As [`Machine::holds`], where all or none are the usual ones: nobody has to look at a mask that was just written.
+    #[inline(always)]
+    fn held(&self, op: &Op, source: usize, negated: bool) -> Held {
         let slot = op.s[source] as usize;
         let flip = u8::from(negated);
-        let mut mask = Mask::default();
         if !op.varies(source) {
             let holds = self.frame.lane::<u8>(slot, 0) ^ flip != 0;
-            return if holds { self.mask } else { mask };
+            return if holds { Held::All } else { Held::None };
         }
         let (low, high) = (self.low, self.high);
-        if is_x86_feature_detected!("avx512bw") {
+        if is_x86_feature_detected!("avx512bw") && is_x86_feature_detected!("avx512vl") {
             // Words of the mask, whose other lanes do not count; slots are whole cache lines.
             let words = low / 4..high.div_ceil(4);
             let values = self.frame.at(slot + 64 * words.start, 64 * words.len());
-            // SAFETY: all of the words' lanes are inside of the frame, as `at` has tested; the unit has just been found.
-            unsafe { bits_of_words(values, &mut mask.0[words]) };
-        } else {
-            let mut values = Cursor::<u8>::new(self.frame, op.s[source], true, low, high);
-            for strip in low..high {
-                // SAFETY: the cursor is made for the strips `low..high`, and this reads one of them in each turn of that loop.
-                mask.add_strip(strip, bits(unsafe { values.read() }));
-            }
+            // SAFETY: all of the words' lanes are inside of the frame, as `at` has tested; the units have just been found.
+            return unsafe { held_of_words(values, words, &self.mask, negated) };
         }
-        if negated {
+        let mut mask = Mask::default();
+        let mut values = Cursor::<u8>::new(self.frame, op.s[source], true, low, high);
+        for strip in low..high {
+            // SAFETY: the cursor is made for the strips `low..high`, and this reads one of them in each turn of that loop.
+            mask.add_strip(strip, bits(unsafe { values.read() }));
+        }
+        let held = if negated {
             self.mask.and_not(mask)
         } else {
             self.mask.and(mask)
+        };
+        if held.is_empty() {
+            Held::None
+        } else if held == self.mask {
+            Held::All
+        } else {
+            Held::Some(held)
         }
     }
 
@@ -121,17 +145,42 @@ fn bits(values: [u8; STRIP]) -> u16 {
     }
 }
 
-/// The same of 64 lanes for each word.
+/// The same of the 64 lanes of each of some words, for the lanes that run.
 ///
 /// # Safety
-/// There are as many bytes at `values`, which nobody else writes, and the processor has the unit.
-#[target_feature(enable = "avx512bw")]
-unsafe fn bits_of_words(values: *const u8, words: &mut [u64]) {
+/// There are 64 bytes at `values` for each of the words, which nobody else writes, and the processor has the units.
+#[target_feature(enable = "avx512bw,avx512vl")]
+unsafe fn held_of_words(
+    values: *const u8,
+    words: Range<usize>,
+    running: &Mask,
+    negated: bool,
+) -> Held {
     let lowest = arch::_mm512_set1_epi8(1);
-    for (index, word) in words.iter_mut().enumerate() {
-        // SAFETY: the caller has as many bytes there as words have lanes.
-        let lanes = unsafe { arch::_mm512_loadu_si512(values.add(64 * index).cast()) };
-        *word = arch::_mm512_test_epi8_mask(lanes, lowest);
+    let flip = if negated { u64::MAX } else { 0 };
+    let mut held = [0; WORDS];
+    let (mut any, mut other) = (0, 0);
+    for (index, word) in words.enumerate() {
+        // Segments write 16 lanes at a time, and a processor hands on no more than was stored at once: what is read at once
+        // from several stores waits for all stores before them, those to the program's own memory too.
+        let strip = |strip: usize| {
+            // SAFETY: the caller has as many bytes there as words have lanes.
+            unsafe { arch::_mm_loadu_si128(values.add(64 * index + 16 * strip).cast()) }
+        };
+        let low =
+            arch::_mm256_inserti128_si256::<1>(arch::_mm256_castsi128_si256(strip(0)), strip(1));
+        let high =
+            arch::_mm256_inserti128_si256::<1>(arch::_mm256_castsi128_si256(strip(2)), strip(3));
+        let lanes = arch::_mm512_inserti64x4::<1>(arch::_mm512_castsi256_si512(low), high);
+        let lanes = arch::_mm512_test_epi8_mask(lanes, lowest) ^ flip;
+        held[word] = lanes & running.0[word];
+        any |= held[word];
+        other |= !lanes & running.0[word];
+    }
+    match (any, other) {
+        (0, _) => Held::None,
+        (_, 0) => Held::All,
+        _ => Held::Some(Mask(held)),
     }
 }
 
@@ -156,17 +205,14 @@ pub(crate) unsafe fn jump_slow(cx: &mut Machine<'_>, op: &Op) -> Flow {
 /// # Safety
 /// None.
 pub(crate) unsafe fn branch_fast(cx: &mut Machine<'_>, op: &Op) -> Flow {
-    let taken = cx.holds(op, 2, op.width[1] != 0);
-    if taken.is_empty() {
-        cx.go_fast(op.s[1], (op.imm >> 32) as u32)
-    } else if taken == cx.mask {
-        cx.go_fast(op.s[0], op.imm as u32)
-    } else {
-        cx.stop(Event::Split {
+    match cx.held(op, 2, op.width[1] != 0) {
+        Held::None => cx.go_fast(op.s[1], (op.imm >> 32) as u32),
+        Held::All => cx.go_fast(op.s[0], op.imm as u32),
+        Held::Some(taken) => cx.stop(Event::Split {
             taken,
             to: op.d[0],
             other: op.d[1],
-        })
+        }),
     }
 }
 
@@ -175,12 +221,12 @@ pub(crate) unsafe fn branch_fast(cx: &mut Machine<'_>, op: &Op) -> Flow {
 /// # Safety
 /// None.
 pub(crate) unsafe fn branch_slow(cx: &mut Machine<'_>, op: &Op) -> Flow {
-    let taken = cx.holds(op, 2, op.width[1] != 0);
-    if taken.is_empty() {
-        cx.go_slow(op.s[1], op.d[1], (op.imm >> 32) as u32)
-    } else if taken == cx.mask {
-        cx.go_slow(op.s[0], op.d[0], op.imm as u32)
-    } else if op.d[0] == cx.meeting {
+    let taken = match cx.held(op, 2, op.width[1] != 0) {
+        Held::None => return cx.go_slow(op.s[1], op.d[1], (op.imm >> 32) as u32),
+        Held::All => return cx.go_slow(op.s[0], op.d[0], op.imm as u32),
+        Held::Some(taken) => taken,
+    };
+    if op.d[0] == cx.meeting {
         cx.join(taken);
         cx.go_slow(op.s[1], op.d[1], (op.imm >> 32) as u32)
     } else if op.d[1] == cx.meeting {
@@ -252,18 +298,23 @@ pub(crate) unsafe fn table(cx: &mut Machine<'_>, op: &Op) -> Flow {
     cx.stop(Event::Scatter(groups))
 }
 
-/// Runs the next operations, up to position `s[0]`, for the lanes whose predicate `s[2]` holds only.
+/// Runs the next operations, up to position `s[0]`, for the lanes whose predicate `s[2]` holds only. If `imm` is 1, there stands a guard for
+/// the others.
 ///
 /// # Safety
 /// None.
 pub(crate) unsafe fn guard(cx: &mut Machine<'_>, op: &Op) -> Flow {
-    let mask = cx.holds(op, 2, op.width[1] != 0);
-    if mask.is_empty() {
-        return Flow::Jump(op.s[0]);
-    }
-    cx.unguarded = cx.mask;
-    if mask != cx.mask {
-        cx.set_mask(mask);
+    match cx.held(op, 2, op.width[1] != 0) {
+        Held::None if op.imm == 1 => {
+            cx.unguarded = cx.mask;
+            return Flow::Jump(op.s[0] + 1);
+        }
+        Held::None => return Flow::Jump(op.s[0]),
+        Held::All => cx.unguarded = cx.mask,
+        Held::Some(mask) => {
+            cx.unguarded = cx.mask;
+            cx.set_mask(mask);
+        }
     }
     Flow::Next
 }

@@ -301,8 +301,8 @@ pub(super) fn float(words: &Words<'_>, ty: Type) -> Option<Simple> {
         _ if words.has("xorsign") || words.has("abs") => None,
         "min" if words.has("NaN") => floats!(ty; T, T => T; |a, b| min_nan(a, b)),
         "max" if words.has("NaN") => floats!(ty; T, T => T; |a, b| max_nan(a, b)),
-        "min" => floats!(ty; T, T => T; |a, b| min(a, b)),
-        "max" => floats!(ty; T, T => T; |a, b| max(a, b)),
+        "min" => floats!(ty, Tag::MinF32, Tag::None; T, T => T; |a, b| min(a, b)),
+        "max" => floats!(ty, Tag::MaxF32, Tag::None; T, T => T; |a, b| max(a, b)),
         "copysign" => floats!(ty; T, T => T; |a, b| copysign(a, b)),
         "testp" => {
             if words.has("finite") {

@@ -10,7 +10,7 @@ use crate::grid::RESERVED_SHARED;
 use crate::limits::MAX_GROUP_LANES;
 use crate::machine::{Flow, Machine, Op};
 use crate::mask::WARP;
-use crate::regs::{Lane, STRIP};
+use crate::regs::{Frame, Lane, STRIP};
 use crate::spaces::{GRID_BASE, WINDOW};
 
 impl Machine<'_> {
@@ -99,10 +99,15 @@ impl Machine<'_> {
     /// Sets destination 0 to one value in all running lanes.
     pub(crate) fn splat<T: Lane>(&mut self, op: &Op, value: T) {
         let target = self.target(op, 0);
+        let wide = is_x86_feature_detected!("avx512f");
         for strip in target.low..target.high {
-            target
-                .frame
-                .set_strip(target.offset as usize, strip, [value; STRIP]);
+            let offset = target.offset as usize;
+            if wide {
+                // SAFETY: the processor has the unit.
+                unsafe { splat_at_once(target.frame, offset, strip, value) };
+            } else {
+                target.frame.set_strip(offset, strip, [value; STRIP]);
+            }
         }
         if target.blend {
             self.blend::<T>(op.d[0]);
@@ -118,6 +123,16 @@ impl Machine<'_> {
             _ => self.splat(op, value),
         }
     }
+}
+
+/// Sets all lanes of a strip by vectors as wide as those that a segment reads it by: a processor hands on no more than was
+/// stored at once.
+///
+/// # Safety
+/// The processor has the unit.
+#[target_feature(enable = "avx512f")]
+unsafe fn splat_at_once<T: Lane>(frame: Frame, offset: usize, strip: usize, value: T) {
+    frame.set_strip(offset, strip, [value; STRIP]);
 }
 
 /// d = imm

@@ -9,16 +9,17 @@
 use std::collections::HashMap;
 
 use super::branch::{Label, When};
+use super::decided::Decided;
 use super::encode::{self, Assembler, Base, Opcode, Rm};
 use super::plan::{self, Group, Indexed};
 use super::question::{self, Question};
 use super::rows::{KnownRow, Rows};
-use super::step::{Known, RegisterSlot, SegmentStep};
+use super::step::{Known, RegisterSlot, SegmentLanes, SegmentStep};
 use super::tag::Tag;
 
 use super::widen::{SHL_64, SHR_U64};
 use crate::ir::Reg;
-use crate::isa::Target;
+use crate::isa::{Isa, Target};
 
 /// A register of the program, and which vector of it.
 pub(super) type Unit = (Reg, u8);
@@ -42,6 +43,8 @@ pub(super) struct Allocator<'a> {
     slot_of: &'a dyn Fn(Reg) -> RegisterSlot,
     live_after: &'a dyn Fn(Reg) -> bool,
     pub(super) masked: bool,
+    /// See [`Facts::once`].
+    pub(super) once: bool,
     /// See [`Target::gathers`].
     pub(super) gathers: bool,
     /// See [`Facts::merges`].
@@ -71,9 +74,11 @@ pub(super) fn compile(
     known: &Known<'_>,
     live_after: &dyn Fn(Reg) -> bool,
     target: Target,
-    masked: bool,
+    lanes: SegmentLanes,
     first: usize,
 ) -> Option<Vec<u8>> {
+    let masked = lanes == SegmentLanes::Masked;
+    let once = lanes == SegmentLanes::Once;
     let Known {
         slot_of,
         constant_of,
@@ -84,23 +89,32 @@ pub(super) fn compile(
         live_after,
         constant_of,
         masked,
+        once,
         gathers: target.gathers,
         merges: false,
     };
-    let groups = Group::all(steps);
+    let groups = if once { Vec::new() } else { Group::all(steps) };
     let indexed = plan::find(steps, &groups, slot_of, live_after, constant_of);
     let rows = Rows::find(steps, &indexed, slot_of, row_of, first);
     let mut out = Assembler::new(target.isa);
     out.push_bases(groups.len());
     out.set_reach();
     let mut questions = Vec::new();
-    if !rows.is_empty() {
+    let decided = (!masked && target.isa == Isa::Avx512)
+        .then(|| Decided::find(steps, known, live_after))
+        .flatten();
+    if let Some(decided) = decided {
+        let mut other = Label::default();
+        decided.ask(&mut out, &mut other);
+        out.bind(other);
+    }
+    if rows.asks() {
         let mut other = Label::default();
         rows.ask(&mut out, &mut other);
         out = strips(out, steps, facts, first, &rows, &mut questions)?;
         out.bind(other);
     }
-    out = strips(out, steps, facts, first, &Rows::default(), &mut questions)?;
+    out = strips(out, steps, facts, first, &rows.shared(), &mut questions)?;
     question::answer(&mut out, questions);
     Some(out.finish())
 }
@@ -145,6 +159,8 @@ pub(super) struct Facts<'a> {
     pub(super) constant_of: &'a dyn Fn(Reg) -> Option<u64>,
     /// Only lanes of the masks change.
     pub(super) masked: bool,
+    /// All lanes have the same.
+    pub(super) once: bool,
     /// See [`Target::gathers`].
     pub(super) gathers: bool,
     /// Slots are written whole, other lanes as they were: what is soon read again. A processor does not hand a store under a
@@ -166,11 +182,12 @@ impl<'a> Allocator<'a> {
             live_after,
             constant_of,
             masked,
+            once,
             gathers,
             merges,
         } = facts;
         // Those have something in common, which is not looked for in a loop (`Transfer`).
-        let groups = if merges && gathers {
+        let groups = if once || merges && gathers {
             Vec::new()
         } else {
             Group::all(steps)
@@ -185,10 +202,11 @@ impl<'a> Allocator<'a> {
                 continue;
             }
             let by_index = own.copied().flatten();
-            // Of a row that is known, lanes' indices are not looked at.
-            let looks = by_index.filter(|_| !rows.contains_key(&index));
+            // Of a row that is known, lanes' indices and addresses are not looked at.
+            let is_known = rows.contains_key(&index);
+            let looks = by_index.filter(|_| !is_known);
             let sources = looks.iter().map(Indexed::index);
-            let others = &step.s[by_index.iter().len()..];
+            let others = &step.s[usize::from(is_known || by_index.is_some())..];
             for reg in sources.chain(others.iter().copied()) {
                 reads.entry(reg).or_default().push(index);
             }
@@ -202,6 +220,7 @@ impl<'a> Allocator<'a> {
             slot_of,
             live_after,
             masked,
+            once,
             gathers,
             merges,
             registers,
@@ -223,6 +242,10 @@ impl<'a> Allocator<'a> {
         for (index, step) in steps.iter().enumerate() {
             self.now = index;
             if matches!(self.indexed.get(&index), Some(None)) || self.serves_nothing(step) {
+                continue;
+            }
+            if step.tag == Tag::SumShared {
+                self.sum(step);
                 continue;
             }
             if step.access.1 != 0 {
@@ -275,7 +298,7 @@ impl Allocator<'_> {
         self.next_use(held.unit, self.now + usize::from(held.made == self.now))
     }
 
-    fn find(&self, unit: Unit) -> Option<u8> {
+    pub(super) fn find(&self, unit: Unit) -> Option<u8> {
         let held = |slot: &Option<CachedRegister>| slot.is_some_and(|held| held.unit == unit);
         self.registers
             .iter()
@@ -379,7 +402,7 @@ impl Allocator<'_> {
     }
 
     /// A unit as a last operand: where it is, if it is not wanted again.
-    fn operand(&mut self, unit: Unit) -> Rm {
+    pub(super) fn operand(&mut self, unit: Unit) -> Rm {
         if self.find(unit).is_none() && (self.slot_of)(unit.0).width >= 4 {
             let uniform = !(self.slot_of)(unit.0).varying;
             let next = self.next_use(unit, self.now + 1);
@@ -392,7 +415,7 @@ impl Allocator<'_> {
     }
 
     /// Whether a register's value is not needed in it after this step.
-    fn dies(&self, register: u8) -> bool {
+    pub(super) fn dies(&self, register: u8) -> bool {
         self.registers[register as usize].is_some_and(|held| {
             let next = self.next_use(held.unit, self.now + 1);
             next == NEVER || next == AFTER && !held.dirty
@@ -485,11 +508,16 @@ impl Allocator<'_> {
                 to
             }
             Tag::NegF32 => self.negate(source(0)),
+            Tag::MaxF32 => self.extreme(source(0), source(1), true),
+            Tag::MinF32 => self.extreme(source(0), source(1), false),
             Tag::RsqrtF32 => self.rsqrt(source(0), false),
             Tag::RsqrtFtzF32 => self.rsqrt(source(0), true),
-            Tag::None | Tag::LoadGlobal | Tag::LoadShared | Tag::StoreGlobal | Tag::StoreShared => {
-                return;
-            }
+            Tag::None
+            | Tag::LoadGlobal
+            | Tag::LoadShared
+            | Tag::StoreGlobal
+            | Tag::StoreShared
+            | Tag::SumShared => return,
         };
         self.define(register, d);
     }
@@ -558,71 +586,4 @@ impl Allocator<'_> {
             .vector_imm(encode::LOP3, d, b, Rm::Register(c), 0, table);
         d
     }
-
-    /// d = a * b + c in integers
-    fn multiply_add(&mut self, a: Unit, b: Unit, c: Unit) -> u8 {
-        let left = self.load(a);
-        let right = self.operand(b);
-        let product = self.free();
-        self.out.vector(encode::MUL_32, product, left, right, 0);
-        let addend = self.operand(c);
-        self.out.vector(encode::ADD_32, product, product, addend, 0);
-        product
-    }
-
-    /// d = a * b + c
-    fn fma(&mut self, wide: bool, a: Unit, b: Unit, c: Unit) -> u8 {
-        // Whichever operand ends here gives its register; at most one of the others may be in memory.
-        let in_memory = |me: &Self, unit: Unit| me.find(unit).is_none();
-        if in_memory(self, a) && !in_memory(self, b) {
-            return self.fma(wide, b, a, c);
-        }
-        let running = self.running(a.1);
-        let ra = self.load(a);
-        let rc = self.find(c);
-        if let Some(rc) = rc {
-            self.pinned.push(rc);
-        }
-        match rc {
-            Some(rc) if self.dies(rc) && c != a && c != b => {
-                let rb = self.operand(b);
-                self.out
-                    .vector(encode::fma(encode::FMA_231, wide), rc, ra, rb, running);
-                rc
-            }
-            _ if self.dies(ra) && ra_free(a, b, c) => {
-                if in_memory(self, b) {
-                    let rc = self.load(c);
-                    let rb = self.operand(b);
-                    self.out
-                        .vector(encode::fma(encode::FMA_132, wide), ra, rc, rb, running);
-                } else {
-                    let rb = self.load(b);
-                    let rc = self.operand(c);
-                    self.out
-                        .vector(encode::fma(encode::FMA_213, wide), ra, rb, rc, running);
-                }
-                ra
-            }
-            _ => {
-                let rb = self.load(b);
-                let d = if self.dies(rb) && ra_free(b, a, c) {
-                    rb
-                } else {
-                    let d = self.free();
-                    self.out.copy(d, rb);
-                    d
-                };
-                let rc = self.operand(c);
-                self.out
-                    .vector(encode::fma(encode::FMA_213, wide), d, ra, rc, running);
-                d
-            }
-        }
-    }
-}
-
-/// Whether `a`'s register may be overwritten: it is no other operand as well.
-fn ra_free(a: Unit, b: Unit, c: Unit) -> bool {
-    a != b && a != c
 }

@@ -17,6 +17,8 @@ pub(crate) struct TransferFacts {
     /// Bytes of an element: 1, 2, 4 or 8; narrow ones stand in 32 bits.
     pub(crate) element: u8,
     pub(crate) stores: bool,
+    /// It adds what it stores.
+    pub(crate) sums: bool,
     /// Its number, by which it has a range.
     pub(crate) number: u8,
     /// Of the PTX.
@@ -26,6 +28,7 @@ pub(crate) struct TransferFacts {
 impl TransferFacts {
     pub(crate) fn pack(self) -> u64 {
         u64::from(self.line) << 32
+            | u64::from(self.sums) << 17
             | u64::from(self.stores) << 16
             | u64::from(self.number) << 8
             | u64::from(self.element)
@@ -35,6 +38,7 @@ impl TransferFacts {
         Self {
             element: word as u8,
             stores: word >> 16 & 1 != 0,
+            sums: word >> 17 & 1 != 0,
             number: (word >> 8) as u8,
             line: (word >> 32) as u32,
         }
@@ -93,6 +97,11 @@ impl Machine<'_> {
                         (true, 2) => u16::store(host, self.scratch.lane::<u32>(0, at) as u16),
                         (false, 4) => self.scratch.set_lane(0, at, u32::load(host)),
                         (false, _) => self.scratch.set_lane(0, at, u64::load(host)),
+                        // Whoever else reaches shared memory runs on this thread.
+                        (true, 4) if facts.sums => {
+                            let sum = u32::load(host).wrapping_add(self.scratch.lane(0, at));
+                            u32::store(host, sum);
+                        }
                         (true, 4) => u32::store(host, self.scratch.lane(0, at)),
                         (true, _) => u64::store(host, self.scratch.lane(0, at)),
                     }

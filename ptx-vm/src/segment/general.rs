@@ -17,6 +17,9 @@ const R10: u8 = 10;
 /// Those that the code keeps for its caller, an even number.
 const KEPT: [u8; 6] = [3, 5, 12, 13, 14, 15];
 
+/// Bytes of the code's own part of the stack: 8 more than a multiple of 16.
+const OWN: u8 = 40 + 8 * super::elements::BOUNDS as u8;
+
 /// The last operand of an instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
@@ -33,6 +36,13 @@ pub(super) enum Place {
     Scratch(i32, u8),
     /// In [`crate::reach::Reach`].
     Reach(usize),
+    /// At a distance from what a register holds, and as many elements further, of 1 << `log` bytes, as another one says.
+    Element {
+        base: u8,
+        index: u8,
+        log: u8,
+        distance: i32,
+    },
 }
 
 /// An instruction between general registers and memory: its opcode, and what stands in place of a register.
@@ -74,6 +84,7 @@ impl Place {
     fn high(self) -> u8 {
         match self {
             Self::Register(register) | Self::At(register, _) => register >> 3,
+            Self::Element { base, index, .. } => index >> 3 << 1 | base >> 3,
             Self::Scratch(..) | Self::Reach(_) => 1,
             Self::Frame(_) | Self::Lane(..) | Self::Own(_) => 0,
         }
@@ -99,6 +110,15 @@ impl Assembler {
             Place::At(base, distance) => (vec![0x80 | field | base & 7], distance),
             Place::Reach(distance) => (vec![0x80 | field | R10 & 7], distance as i32),
             Place::Lane(distance, log) => (vec![0x84 | field, log << 6 | RCX << 3 | RDI], distance),
+            Place::Element {
+                base,
+                index,
+                log,
+                distance,
+            } => (
+                vec![0x84 | field, log << 6 | (index & 7) << 3 | base & 7],
+                distance,
+            ),
             Place::Scratch(distance, log) => {
                 (vec![0x84 | field, log << 6 | RCX << 3 | R11 & 7], distance)
             }
@@ -177,7 +197,7 @@ impl Assembler {
         let bit = |value: u8, at: u8| (!value & 1) << at;
         self.code.extend_from_slice(&[
             0xc4,
-            bit(reg >> 3, 7) | 0x40 | bit(place.high(), 5) | op.map,
+            bit(reg >> 3, 7) | bit(place.high() >> 1, 6) | bit(place.high(), 5) | op.map,
             u8::from(op.wide) << 7 | (!second & 15) << 3 | op.prefix,
             op.byte,
         ]);
@@ -209,12 +229,12 @@ impl Assembler {
             self.code
                 .extend_from_slice(&[0x40 | register >> 3, 0x50 | register & 7]);
         }
-        self.code.extend_from_slice(&[0x48, 0x83, 0xec, 40]); // sub rsp, 40
+        self.code.extend_from_slice(&[0x48, 0x83, 0xec, OWN]); // sub rsp, OWN
     }
 
     /// Gives it back and returns what is in eax.
     pub(super) fn leave(&mut self) {
-        self.code.extend_from_slice(&[0x48, 0x83, 0xc4, 40]); // add rsp, 40
+        self.code.extend_from_slice(&[0x48, 0x83, 0xc4, OWN]); // add rsp, OWN
         for &register in KEPT.iter().rev() {
             self.code
                 .extend_from_slice(&[0x40 | register >> 3, 0x58 | register & 7]);

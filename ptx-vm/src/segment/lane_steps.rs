@@ -3,6 +3,7 @@
 //! Called by `scalar`. Must not know lanes.
 
 use super::ask::TransferFacts;
+use super::branch::Label;
 use super::encode::Assembler;
 use super::general::{Place, R11, RAX, Single, op, when};
 use super::scalar::{Asked, Home, Scalar};
@@ -390,14 +391,10 @@ impl Scalar<'_> {
         self.finish_vector(step, from)
     }
 
-    /// A load or a store.
-    fn access(&mut self, step: &SegmentStep) -> Option<()> {
-        let (imm, element) = step.access;
-        let access = unpack(imm);
-        let size = usize::from(element) * access.count;
-        let stores = matches!(step.tag, Tag::StoreGlobal | Tag::StoreShared);
+    /// The register with an access's address, which is inside of what may be reached and aligned; who is not jumps.
+    fn address(&mut self, step: &SegmentStep, size: usize, asked: &mut Label) -> Option<u8> {
+        let access = unpack(step.access.0);
         let offset = i32::try_from(access.offset).ok()?;
-        let mut asked = super::branch::Label::default();
         let address = match self.home(step.s[0]) {
             // The first of several elements may be loaded to where the address is.
             Home::General(register) if access.wide && offset == 0 && access.count == 1 => register,
@@ -420,18 +417,52 @@ impl Scalar<'_> {
             let limit = Place::Reach(Reach::limit(size));
             self.out.general(false, op::COMPARE, RAX, limit);
         }
-        self.out.jump_if(when::NOT_BELOW, &mut asked);
+        self.out.jump_if(when::NOT_BELOW, asked);
         if size > 1 {
             self.out.test_low(address, (size - 1) as u8);
-            self.out.jump_if(when::NOT_ZERO, &mut asked);
+            self.out.jump_if(when::NOT_ZERO, asked);
         }
         if !access.wide {
             let shared = Place::Reach(Reach::SHARED);
             self.out.general(true, op::ADD, RAX, shared);
         }
+        Some(address)
+    }
+
+    /// A load or a store.
+    fn access(&mut self, step: &SegmentStep) -> Option<()> {
+        let (imm, element) = step.access;
+        let access = unpack(imm);
+        let size = usize::from(element) * access.count;
+        let stores = matches!(step.tag, Tag::StoreGlobal | Tag::StoreShared);
+        let mut asked = Label::default();
+        let (run, at) = self.now;
+        let by_index = self.elements.of(run, at);
+        let by_index = by_index.map(|element| (element, self.index_home(element)));
+        let (address, first) = match by_index {
+            Some((element, _)) => {
+                let mut place = self.element(element, step.s[0], &mut asked)?;
+                // What is stored from a slot comes through the register that may have the index.
+                if stores && self.home(step.s[1]) == Home::Slot {
+                    self.out.general(true, op::ADDRESS, RAX, place);
+                    place = Place::At(RAX, 0);
+                }
+                (RAX, place)
+            }
+            None => {
+                let address = self.address(step, size, &mut asked)?;
+                (address, Place::At(address, 0))
+            }
+        };
         let is_free = |vector: &u8| !self.free[1].contains(vector);
         let vectors: Vec<u8> = (0..super::scalar::VECTORS).filter(is_free).collect();
-        let place = |index: usize| Place::At(address, (usize::from(element) * index) as i32);
+        let place = |index: usize| match first {
+            Place::At(address, distance) => {
+                Place::At(address, distance + (usize::from(element) * index) as i32)
+            }
+            // There is one.
+            place => place,
+        };
         let mut elements = Vec::new();
         if stores {
             for (index, &reg) in step.s[1..].iter().enumerate() {
@@ -467,16 +498,22 @@ impl Scalar<'_> {
                 elements.push(home);
             }
         }
+        let number = match by_index {
+            Some((element, _)) => self.elements.number(element),
+            None => self.transfers,
+        };
         self.asked.push(Asked {
             label: asked,
             address,
+            element: by_index,
             back: self.out.code.len(),
             vectors,
             step: step.clone(),
             facts: TransferFacts {
                 element,
                 stores,
-                number: (self.transfers % 256) as u8,
+                sums: false,
+                number: (number % 256) as u8,
                 line: step.line,
             },
             elements,
@@ -566,8 +603,11 @@ impl Scalar<'_> {
             | Tag::Lop3
             | Tag::Mad32
             | Tag::NegF32
+            | Tag::MaxF32
+            | Tag::MinF32
             | Tag::RsqrtF32
-            | Tag::RsqrtFtzF32 => None,
+            | Tag::RsqrtFtzF32
+            | Tag::SumShared => None,
         }
     }
 }

@@ -7,7 +7,8 @@
 //! over strips that keeps everything in vector registers and reads and writes the register file only for
 //! what comes from before and is needed after, at offsets that [`super::analysis::layout`] gave. Loads and stores are
 //! among its operations: all addresses of a strip are compared with what [`super::reach`] says before the first byte is
-//! touched, and a strip with one that is not inside is done lane by lane by the executor. Atomics and control stay outside.
+//! touched, and a strip with one that is not inside is done lane by lane by the executor. Control stays outside, and so do atomics but
+//! for sums into shared memory ([`sum`]).
 //!
 //! One strip does all of the segment before the next one begins. So lanes of a warp, which is two strips, see each other's
 //! stores earlier or later than if they ran in step; a segment ends where that could be seen ([`Order`]).
@@ -18,12 +19,17 @@
 mod allocate;
 mod ask;
 mod branch;
+mod decided;
+mod elements;
 mod encode;
+mod fused;
 mod general;
 mod group;
 mod indexed;
+mod known;
 mod lane_steps;
 mod lives;
+mod moves;
 mod narrow;
 mod native;
 mod plan;
@@ -33,21 +39,22 @@ mod root;
 mod rows;
 mod scalar;
 mod step;
+mod sum;
 mod tag;
 mod transfer;
 mod widen;
 
 use super::ir::Reg;
 use super::isa::{Isa, Target};
-use super::machine::{Flow, Machine, Op};
-use super::mask::Mask;
+use super::machine::{Event, Flow, Machine, Op};
+use super::mask::{Mask, WORDS};
 use super::reach::Reach;
 
 pub use native::CodeBytes;
 pub(crate) use native::Native;
 pub(crate) use repeat::{Loop, LoopBlock, LoopEdge, LoopEnd, LoopRun};
-pub(crate) use step::{Known, Order, RegisterSlot, Row, SegmentStep};
-pub(crate) use tag::Tag;
+pub(crate) use step::{Known, Order, RegisterSlot, Row, SegmentLanes, SegmentStep};
+pub(crate) use tag::{Compared, Tag};
 
 /// Fewer operations than this are not worth a segment.
 pub(crate) const LEAST: usize = 2;
@@ -73,10 +80,10 @@ pub(crate) fn compile(
     known: &Known<'_>,
     live_after: &dyn Fn(Reg) -> bool,
     target: Target,
-    masked: bool,
+    lanes: SegmentLanes,
     first: usize,
 ) -> Option<Vec<u8>> {
-    allocate::compile(steps, known, live_after, target, masked, first)
+    allocate::compile(steps, known, live_after, target, lanes, first)
 }
 
 /// The logarithm of how many turns of a lane alone are counted as one of a strip.
@@ -135,18 +142,28 @@ pub(crate) unsafe fn run_loop(cx: &mut Machine<'_>, op: &Op, turns: u32) -> Opti
 /// bits for each strip, and what it may read. It returns 0 if all went well, else there is an event.
 type Code = unsafe extern "sysv64" fn(*mut u8, usize, usize, *const u64, *mut Reach) -> u32;
 
-/// As [`run`], for the first strip alone: of a segment without loads and stores whose registers are the same in all lanes.
+/// As [`run`], for the first strip alone, whichever of its lanes run: of a segment without stores whose registers are the same in all
+/// lanes.
 ///
 /// # Safety
 /// As for [`run`].
 pub(crate) unsafe fn run_once(cx: &mut Machine<'_>, op: &Op) -> Flow {
+    static ALL: [u64; WORDS] = [u64::MAX; WORDS];
     let frame = cx.frame.at(0, op.d[0] as usize);
     // SAFETY: the caller's: it is such a function, and the program keeps it mapped.
     let code: Code = unsafe { std::mem::transmute::<usize, Code>(op.imm as usize) };
-    let (mask, reach) = (cx.mask.0.as_ptr(), cx.ready_reach());
-    // SAFETY: the code touches the slots that the layout gave, all inside of the bytes just checked, and each has a strip.
-    unsafe { code(frame, 0, 1, mask, reach) };
-    Flow::Next
+    let reach = cx.ready_reach();
+    // SAFETY: the code touches the slots that the layout gave, all inside of the bytes just checked, and each has a strip; it reads
+    // memory as far as `reach` says.
+    if unsafe { code(frame, 0, 1, ALL.as_ptr(), reach) } == 0 {
+        return Flow::Next;
+    }
+    // What is wrong is so of all lanes.
+    let first = cx.mask.lowest().unwrap_or(0);
+    if let Event::Fault { lane, .. } = &mut cx.event {
+        *lane = first;
+    }
+    Flow::Stop
 }
 
 /// Runs the segment whose code stands at `imm`; it needs `d[0]` bytes of the frame.

@@ -108,20 +108,11 @@ pub(super) fn find(
     // Written by this step alone, and not needed later.
     let passes = |reg: Reg, by: usize| written(reg) == [by] && !live_after(reg);
     for (made, step) in steps.iter().enumerate() {
-        let signed = matches!(step.tag, Tag::MulWideS32 | Tag::WidenS32);
+        let signed = is_signed(step);
         let &[product] = step.d.as_slice() else {
             continue;
         };
-        let factors = match (step.tag, step.s.as_slice()) {
-            (Tag::MulWideS32 | Tag::MulWideU32, &[first, second]) => {
-                let orders = [(first, second), (second, first)].into_iter();
-                let mut known = orders.map(|(index, factor)| Some((index, constant_of(factor)?)));
-                known.find_map(|known| known)
-            }
-            (Tag::WidenS32 | Tag::WidenU32, &[index]) => Some((index, 1)),
-            _ => None,
-        };
-        let Some((index, factor)) = factors else {
+        let Some((index, factor)) = factors(step, constant_of) else {
             continue;
         };
         // The base, if the step adds one to the product and only accesses read the sum.
@@ -175,7 +166,39 @@ pub(super) fn find(
     found
 }
 
+/// An index and the constant that a step multiplies it by.
+fn factors(step: &SegmentStep, constant_of: &dyn Fn(Reg) -> Option<u64>) -> Option<(Reg, u64)> {
+    match (step.tag, step.s.as_slice()) {
+        (Tag::MulWideS32 | Tag::MulWideU32, &[first, second]) => {
+            let orders = [(first, second), (second, first)].into_iter();
+            let mut known = orders.map(|(index, factor)| Some((index, constant_of(factor)?)));
+            known.find_map(|known| known)
+        }
+        (Tag::WidenS32 | Tag::WidenU32, &[index]) => Some((index, 1)),
+        _ => None,
+    }
+}
+
+fn is_signed(step: &SegmentStep) -> bool {
+    matches!(step.tag, Tag::MulWideS32 | Tag::WidenS32)
+}
+
 impl Indexed {
+    /// The elements from a base on by the product that a step makes, if it makes one.
+    pub(super) fn of_product(
+        step: &SegmentStep,
+        base: Reg,
+        constant_of: &dyn Fn(Reg) -> Option<u64>,
+    ) -> Option<Self> {
+        let (index, factor) = factors(step, constant_of)?;
+        (factor.is_power_of_two() && factor <= 8).then(|| Self {
+            base,
+            index,
+            signed: is_signed(step),
+            log: factor.trailing_zeros() as u8,
+        })
+    }
+
     /// The register that the access reads instead of an address.
     pub(super) fn index(&self) -> Reg {
         self.index

@@ -24,6 +24,9 @@ use crate::reach::Reach;
 /// A loop: its header first, and each block before those that it leads to.
 pub(crate) struct Loop {
     pub(crate) blocks: Vec<LoopBlock>,
+    /// Of the registers that it writes, those that a turn reads from before it, and those that are needed where lanes go.
+    pub(crate) read: HashSet<Reg>,
+    pub(crate) needed: HashSet<Reg>,
 }
 
 /// A block of a loop.
@@ -45,6 +48,7 @@ pub(crate) struct LoopRun {
 pub(crate) type LoopEdge = Option<usize>;
 
 /// How a block of a loop ends.
+#[derive(Clone, Copy)]
 pub(crate) enum LoopEnd {
     Jump(LoopEdge),
     Branch {
@@ -128,6 +132,7 @@ pub(crate) fn compile(
                 live_after: &live,
                 constant_of,
                 masked: true,
+                once: false,
                 gathers: target.gathers,
                 merges: true,
             };

@@ -1,12 +1,36 @@
-//! Signs and reciprocal roots, which take a segment several instructions, for both vector units.
+//! Signs, larger and smaller numbers, and reciprocal roots, which take a segment several instructions, for both vector units.
 //!
 //! Called by `allocate` for its steps. Must not know where a value comes from.
 
 use super::allocate::{Allocator, Unit};
 use super::encode::{self, Opcode, Rm};
 use crate::isa::Isa;
+use crate::ops::float::Float;
 
 impl Allocator<'_> {
+    /// The larger of two numbers, or the smaller; a NaN is neither. AVX-512 only.
+    pub(super) fn extreme(&mut self, a: Unit, b: Unit, larger: bool) -> u8 {
+        const UNORDERED: u8 = 3;
+        let [a, b] = [a, b].map(|unit| self.load(unit));
+        let d = self.free();
+        // By magnitude and sign, so that +0 is above -0.
+        let which = Some(0b0100 | u8::from(larger));
+        self.out
+            .vector_imm(RANGE_F32, d, a, Rm::Register(b), 0, which);
+        // Where one is a NaN, the other one; where both are, the one that PTX says.
+        for (number, other) in [(a, b), (b, a)] {
+            let same = Rm::Register(number);
+            self.out
+                .vector_imm(COMPARE_F32, 3, number, same, 0, Some(UNORDERED));
+            self.out.vector(encode::BLEND, d, 0, Rm::Register(other), 3);
+        }
+        self.out
+            .vector_imm(COMPARE_F32, 3, a, Rm::Register(a), 3, Some(UNORDERED));
+        let nan = Rm::Constant(<f32 as Float>::NAN.to_bits());
+        self.out.vector(BLEND_32, d, d, nan, 3);
+        d
+    }
+
     pub(super) fn negate(&mut self, a: Unit) -> u8 {
         let from = self.load(a);
         let d = self.result(&[from]);
@@ -114,6 +138,11 @@ impl Allocator<'_> {
     }
 }
 
+/// vrangeps, vcmpps to a mask
+const RANGE_F32: Opcode = encode::opcode(3, 1, false, 0x50);
+const COMPARE_F32: Opcode = encode::opcode(1, 0, false, 0xc2);
+/// vpblendmd: the last operand under the mask, else the second
+const BLEND_32: Opcode = encode::opcode(2, 1, false, 0x64);
 /// vpcmpeqd
 const EQUAL_32: Opcode = Opcode {
     map: 1,

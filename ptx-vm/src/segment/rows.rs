@@ -7,6 +7,9 @@
 //! block's first element as the number of the strip's first lane says. There is a second code for all other blocks, which looks at
 //! every strip.
 //!
+//! Of shared memory, whose addresses are such sums by themselves, nothing is asked before: whether all of a row is inside is one
+//! comparison for each strip, since strips in which not all lanes run may stand at its ends.
+//!
 //! Called by `allocate`, and by `transfer` for what is known then. Must not know where such sums come from.
 
 use std::collections::HashMap;
@@ -16,6 +19,7 @@ use super::encode::{Assembler, Base};
 use super::general::{Place, R11, RAX, op, when};
 use super::plan::Indexed;
 use super::step::{RegisterSlot, Row, SegmentStep};
+use super::tag::Tag;
 use crate::ir::Reg;
 use crate::ops::rows::{LEAST, MOST, ROWS};
 use crate::reach::{self, Reach};
@@ -26,19 +30,39 @@ const R9: u8 = Base::R9 as u8;
 
 /// An access of a segment that is known to be a row, once its segment has asked.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct KnownRow {
-    /// Where the strips' first numbers lie.
-    pub(super) thread: i32,
-    pub(super) log: u8,
-    /// Where the place of the block's first element is kept.
-    pub(super) kept: usize,
+pub(super) enum KnownRow {
+    /// Of global memory, inside of what may be reached.
+    Global {
+        /// Where the strips' first numbers lie.
+        thread: i32,
+        log: u8,
+        /// Where the place of the block's first element is kept.
+        kept: usize,
+    },
+    /// Of shared memory, at the sum of these numbers and a distance; whether lanes follow each other, and a strip's elements are inside,
+    /// is asked for each.
+    Shared {
+        facts: i32,
+        thread: i32,
+        block: Option<i32>,
+        offset: i32,
+    },
 }
 
 /// What is asked about an access.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 struct Asked {
     row: KnownRow,
     facts: i32,
+    /// Of elements of global memory.
+    element: Option<Element>,
+}
+
+/// What is asked about elements of global memory.
+#[derive(Clone, Copy, Debug)]
+struct Element {
+    log: u8,
+    kept: usize,
     block: Option<i32>,
     base: i32,
     offset: i32,
@@ -48,7 +72,7 @@ struct Asked {
 }
 
 /// The accesses of a segment that may be known to be rows.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Rows(Vec<(usize, Asked)>);
 
 impl Rows {
@@ -57,30 +81,44 @@ impl Rows {
         steps: &[SegmentStep],
         indexed: &HashMap<usize, Option<Indexed>>,
         slot_of: &dyn Fn(Reg) -> RegisterSlot,
-        row_of: &dyn Fn(Reg) -> Option<Row>,
+        row_of: &dyn Fn(Reg, u8) -> Option<Row>,
         first: usize,
     ) -> Self {
         let accesses = steps
             .iter()
             .enumerate()
             .filter(|(_, step)| step.access.1 != 0);
+        let place = |offset: u32| i32::try_from(offset).ok();
         let mut rows = Vec::new();
+        let mut kept = 0;
         for (number, (at, step)) in accesses.enumerate() {
-            let known = indexed.get(&at).copied().flatten();
-            let Some((indexed, row)) = known.and_then(|one| Some((one, row_of(one.index())?)))
-            else {
-                continue;
-            };
             let access = unpack(step.access.0);
-            let place = |offset: u32| i32::try_from(offset).ok();
-            let asked = || {
+            let shared = || {
+                let row = row_of(step.s[0], step.access.1)?;
+                let block = match row.block {
+                    Some(block) => Some(place(block)?),
+                    None => None,
+                };
                 Some(Asked {
-                    row: KnownRow {
+                    row: KnownRow::Shared {
+                        facts: place(row.facts)?,
                         thread: place(row.thread)?,
-                        log: indexed.log,
-                        kept: Reach::row(rows.len()),
+                        block,
+                        offset: i32::try_from(access.offset).ok()?,
                     },
                     facts: place(row.facts)?,
+                    element: None,
+                })
+            };
+            let global = || {
+                let indexed = indexed.get(&at).copied().flatten()?;
+                let row = row_of(indexed.index(), 1)?;
+                let log = indexed.log;
+                let fits = step.access.1 == 1 << log && kept < reach::ROWS;
+                let kept = Reach::row(kept);
+                let element = Element {
+                    log,
+                    kept,
                     block: match row.block {
                         Some(block) => Some(place(block)?),
                         None => None,
@@ -89,21 +127,38 @@ impl Rows {
                     offset: i32::try_from(access.offset).ok()?,
                     signed: indexed.signed,
                     number: first + number,
+                };
+                let thread = place(row.thread)?;
+                fits.then_some(Asked {
+                    row: KnownRow::Global { thread, log, kept },
+                    facts: place(row.facts)?,
+                    element: Some(element),
                 })
             };
-            if access.count == 1
-                && step.access.1 == 1 << indexed.log
-                && rows.len() < reach::ROWS
-                && let Some(asked) = asked()
-            {
+            if access.count != 1 {
+                continue;
+            }
+            let asked = match step.tag {
+                Tag::LoadShared | Tag::StoreShared => shared(),
+                _ => global(),
+            };
+            if let Some(asked) = asked {
+                kept += usize::from(asked.element.is_some());
                 rows.push((at, asked));
             }
         }
         Self(rows)
     }
 
-    pub(super) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+    /// Whether something is to be asked before the first strip.
+    pub(super) fn asks(&self) -> bool {
+        self.0.iter().any(|(_, asked)| asked.element.is_some())
+    }
+
+    /// Those that nothing is asked about before.
+    pub(super) fn shared(&self) -> Self {
+        let shared = self.0.iter().filter(|(_, asked)| asked.element.is_none());
+        Self(shared.copied().collect())
     }
 
     /// By step.
@@ -114,22 +169,24 @@ impl Rows {
     /// The code that asks, before any other; it jumps where one of them is not known to be a row.
     pub(super) fn ask(&self, out: &mut Assembler, other: &mut Label) {
         let mut seen = Vec::new();
-        for (_, asked) in &self.0 {
+        for (_, asked) in self.0.iter().filter(|(_, asked)| asked.element.is_some()) {
             if !seen.contains(&asked.facts) {
                 seen.push(asked.facts);
                 out.general(false, &[0x83], 7, Place::Frame(asked.facts + ROWS));
                 out.code.push(0); // cmp dword [...], 0
                 out.jump_if(when::ZERO, other);
             }
-            asked.ask(out, other);
+            if let Some(element) = &asked.element {
+                element.ask(out, asked.facts, other);
+            }
         }
     }
 }
 
-impl Asked {
+impl Element {
     /// rax = the number of the block, r11 and r9 = the least index and the greatest; then where their elements are.
-    fn ask(&self, out: &mut Assembler, other: &mut Label) {
-        let size = 1_u8 << self.row.log;
+    fn ask(&self, out: &mut Assembler, facts: i32, other: &mut Label) {
+        let size = 1_u8 << self.log;
         match self.block {
             None => out.set_constant(RAX, 0),
             Some(block) if self.signed => {
@@ -138,7 +195,7 @@ impl Asked {
             Some(block) => out.general(false, op::LOAD, RAX, Place::Frame(block)),
         }
         for (register, fact) in [(R11, LEAST), (R9, MOST)] {
-            out.general(true, op::LOAD, register, Place::Frame(self.facts + fact));
+            out.general(true, op::LOAD, register, Place::Frame(facts + fact));
             out.general(true, op::ADD, register, Place::Register(RAX));
             // It is what it is modulo 2^32.
             let modulo = if self.signed {
@@ -150,9 +207,9 @@ impl Asked {
             out.general(true, op::COMPARE, R8, Place::Register(register));
             out.jump_if(when::NOT_ZERO, other);
         }
-        if self.row.log > 0 {
+        if self.log > 0 {
             for register in [RAX, R11, R9] {
-                out.shift(true, 4, register, self.row.log);
+                out.shift(true, 4, register, self.log);
             }
         }
         out.general(true, op::LOAD, R8, Place::Frame(self.base));
@@ -160,7 +217,7 @@ impl Asked {
             out.general_constant(true, 0, R8, self.offset);
         }
         out.general(true, op::ADD, RAX, Place::Register(R8));
-        out.general(true, op::STORE, RAX, Place::Reach(self.row.kept));
+        out.general(true, op::STORE, RAX, Place::Reach(self.kept));
         let (first, limit) = Reach::range(self.number);
         for register in [R11, R9] {
             out.general(true, op::ADD, register, Place::Register(R8));

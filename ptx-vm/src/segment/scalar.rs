@@ -11,6 +11,7 @@ use std::collections::{HashMap, HashSet};
 
 use super::ask::TransferFacts;
 use super::branch::{Label, When};
+use super::elements::{Element, Elements};
 use super::encode::Assembler;
 use super::general::{Place, R11, RAX, RCX, RDX, RSI, Single, TURNS, op, when};
 use super::lives::{self, Ending};
@@ -49,8 +50,9 @@ pub(super) enum Home {
 /// An access that the executor is asked about.
 pub(super) struct Asked {
     pub(super) label: Label,
-    /// The register that has the address.
+    /// The register that has the address; of an element, what is known of it, and where its index is.
     pub(super) address: u8,
+    pub(super) element: Option<(Element, Home)>,
     pub(super) back: usize,
     /// Vector registers that hold values.
     pub(super) vectors: Vec<u8>,
@@ -75,6 +77,7 @@ pub(super) struct Scalar<'a> {
     pub(super) length: usize,
     pub(super) transfers: usize,
     pub(super) asked: Vec<Asked>,
+    pub(super) elements: Elements,
 }
 
 /// Compiles a loop, as [`super::compile`] does a segment; one turn of it is a lane's. `None` if it has steps that are not for
@@ -86,6 +89,8 @@ pub(super) fn compile(
     target: Target,
     first: usize,
 ) -> Option<Vec<u8>> {
+    let (elements, repeated) = Elements::find(repeated, slot_of, constant_of, first);
+    let repeated = &repeated;
     let floats = lives::floats(repeated)?;
     let endings = lives::endings(repeated);
     let mut scalar = Scalar {
@@ -101,6 +106,7 @@ pub(super) fn compile(
         length: 0,
         transfers: first,
         asked: Vec::new(),
+        elements,
     };
     let kept = scalar.settle(repeated)?;
     let out = &mut scalar.out;
@@ -110,6 +116,8 @@ pub(super) fn compile(
     }
     out.general(true, op::LOAD, 10, Place::Register(8));
     out.general(false, op::LOAD, TURNS, Place::Reach(Reach::TURNS));
+    scalar.begin_elements()?;
+    let out = &mut scalar.out;
     let strip = out.code.len();
     out.general(true, op::LOAD, RSI, Place::Own(STRIP));
     out.general(true, op::LOAD, RCX, Place::Own(MASKS));
@@ -129,7 +137,7 @@ pub(super) fn compile(
     out.general(true, op::LOAD, R11, Place::Own(STRIP));
     out.shift(true, 4, R11, 4);
     out.general(true, op::ADD, RCX, Place::Register(R11));
-    for &reg in &kept {
+    for &reg in kept.iter().filter(|reg| repeated.read.contains(reg)) {
         scalar.fetch(reg)?;
     }
     let turn = scalar.out.code.len();
@@ -139,7 +147,7 @@ pub(super) fn compile(
     scalar.out.general_constant(false, 5, TURNS, 1);
     scalar.out.jump_back_if(when::NOT_ZERO, turn);
     // No turns are left, but the lane is.
-    for &reg in &kept {
+    for &reg in kept.iter().filter(|reg| repeated.read.contains(reg)) {
         scalar.put_back(reg)?;
     }
     scalar.out.lane_bit();
@@ -147,7 +155,7 @@ pub(super) fn compile(
     scalar.out.general(false, op::STORE, RAX, Place::Own(LEFT));
     scalar.out.jump_back(next_lane);
     scalar.out.bind(left);
-    for &reg in &kept {
+    for &reg in kept.iter().filter(|reg| repeated.needed.contains(reg)) {
         scalar.put_back(reg)?;
     }
     let out = &mut scalar.out;
@@ -199,6 +207,9 @@ impl Scalar<'_> {
         let lasts = written.iter().filter(|reg| !self.endings.contains_key(reg));
         let mut lasting: Vec<Reg> = lasts.copied().collect();
         lasting.sort_by_key(|reg| (usize::MAX - uses[reg], *reg));
+        let is_whole = |reg: &&Reg| !self.floats.contains(reg);
+        let wanted = FREE + lasting.iter().filter(is_whole).count();
+        self.settle_bases(GENERAL.len().saturating_sub(wanted));
         let mut kept = Vec::new();
         for reg in lasting {
             let home = self.take(reg, FREE);
@@ -407,6 +418,7 @@ impl Scalar<'_> {
         let Asked {
             label,
             address,
+            element: by_index,
             back,
             vectors,
             step,
@@ -424,13 +436,17 @@ impl Scalar<'_> {
             &step.d[..]
         };
         self.out.bind(label);
-        if address != RAX {
+        if let Some((element, index)) = by_index {
+            self.element_address(element, index)?;
+        } else {
+            if address != RAX {
+                self.out
+                    .general(true, op::LOAD, RAX, Place::Register(address));
+            }
+            // The executor adds it.
             self.out
-                .general(true, op::LOAD, RAX, Place::Register(address));
+                .general_constant(wide, 5, RAX, access.offset as i32);
         }
-        // The executor adds it.
-        self.out
-            .general_constant(wide, 5, RAX, access.offset as i32);
         for register in [RCX, RSI, RSI] {
             self.out.push(register);
         }
@@ -502,6 +518,9 @@ impl Scalar<'_> {
                 }
             }
             self.out.pop(RCX);
+        }
+        if let Some((element, _)) = by_index {
+            self.count_again(element)?;
         }
         self.out.jump_back(back);
         Some(())

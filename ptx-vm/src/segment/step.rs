@@ -21,6 +21,17 @@ pub(crate) struct SegmentStep {
     pub(crate) line: u32,
 }
 
+/// Of which lanes a segment's values are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SegmentLanes {
+    /// Of all, whether they run or not.
+    All,
+    /// Of those that run.
+    Masked,
+    /// The same in all lanes, computed for one strip.
+    Once,
+}
+
 /// Where a register of a segment lies: offset, whether it has a value per lane, bytes of a lane.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RegisterSlot {
@@ -29,7 +40,7 @@ pub(crate) struct RegisterSlot {
     pub(crate) width: u8,
 }
 
-/// An index that is a sum.
+/// An index, or an address of shared memory, that is a sum.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Row {
     /// Where the thread's numbers lie, all lanes one after the other, and what is known of them.
@@ -45,8 +56,8 @@ pub(crate) struct Known<'a> {
     pub(crate) slot_of: &'a dyn Fn(Reg) -> RegisterSlot,
     /// What a register has that is written once, by a constant.
     pub(crate) constant_of: &'a dyn Fn(Reg) -> Option<u64>,
-    /// Of what an index is the sum.
-    pub(crate) row_of: &'a dyn Fn(Reg) -> Option<Row>,
+    /// Of what an index is the sum, or an address whose elements have so many bytes; an index's step is 1.
+    pub(crate) row_of: &'a dyn Fn(Reg, u8) -> Option<Row>,
 }
 
 impl Inst {
@@ -61,6 +72,9 @@ impl Inst {
             InstKind::Store { imm, loose, .. } => {
                 let tag = transfer(imm, loose, [Tag::StoreShared, Tag::StoreGlobal])?;
                 (tag, (imm, loose))
+            }
+            InstKind::Atomic { imm, tag, .. } if self.d.is_empty() => {
+                (transfer(imm, 4, [tag, Tag::None])?, (imm, 4))
             }
             _ => return None,
         };
@@ -102,6 +116,8 @@ pub(crate) struct Order {
     /// By global and shared memory; a generic address may be either.
     loaded: [bool; 2],
     stored: [bool; 2],
+    /// Sums into shared memory: in which order they are made nobody sees that does neither load nor store there.
+    summed: bool,
 }
 
 impl Order {
@@ -110,6 +126,10 @@ impl Order {
         let stores = match step.tag {
             Tag::LoadGlobal | Tag::LoadShared => false,
             Tag::StoreGlobal | Tag::StoreShared => true,
+            Tag::SumShared => {
+                self.summed = true;
+                return !self.loaded[1] && !self.stored[1];
+            }
             _ => return true,
         };
         let touched = match unpack(step.access.0).place {
@@ -123,7 +143,9 @@ impl Order {
             }
             // A store and then a load of what another lane stored; or a load, and then another lane's store: that is usual
             // in global memory, where lanes of a warp do not hand each other values.
-            if stores && self.loaded[space] || !stores && self.stored[space] && space == 1 {
+            if stores && self.loaded[space]
+                || space == 1 && (!stores && self.stored[space] || self.summed)
+            {
                 return false;
             }
             if stores {

@@ -37,8 +37,11 @@ pub(crate) enum Tag {
     /// Any function of three bits.
     Lop3,
     Mad32,
+    /// The larger number, of which a NaN is none.
+    MaxF32,
     MaxS32,
     MaxU32,
+    MinF32,
     MinS32,
     MinU32,
     Mov32,
@@ -81,6 +84,8 @@ pub(crate) enum Tag {
     Sub64,
     SubF32,
     SubF64,
+    /// A sum into a word of shared memory, whose old value nobody reads.
+    SumShared,
     /// 32 bits to 64.
     WidenS32,
     WidenU32,

@@ -12,7 +12,6 @@ use super::allocate::Allocator;
 use super::ask::TransferFacts;
 use super::branch::{Label, When};
 use super::encode::{self, Base, Opcode, Rm, opcode};
-use super::general::{Place, R11, op};
 use super::question::Question;
 use super::rows::KnownRow;
 use super::step::SegmentStep;
@@ -21,23 +20,25 @@ use crate::reach::Reach;
 use crate::spaces::unpack;
 
 /// The masks of a strip's running lanes: of all 16 or the lower 8, and of the upper 8.
-const LOWER: u8 = 1;
-const UPPER: u8 = 2;
+pub(super) const LOWER: u8 = 1;
+pub(super) const UPPER: u8 = 2;
 
 /// A transfer while its code is made.
 pub(super) struct Transfer {
-    stores: bool,
+    pub(super) stores: bool,
     /// Bytes of an element, and of all elements of a lane.
-    element: usize,
+    pub(super) element: usize,
     size: usize,
     /// Vectors of the elements: results, or what is stored.
-    elements: Vec<u8>,
+    pub(super) elements: Vec<u8>,
     /// Two vectors that nothing needs.
-    spare: [u8; 2],
+    pub(super) spare: [u8; 2],
+    /// Of shared memory.
+    pub(super) shared: bool,
     /// There may be rows.
     rows: bool,
     /// Lane 0 may be one that does not run.
-    masked: bool,
+    pub(super) masked: bool,
     /// See [`crate::isa::Target::gathers`].
     gathers: bool,
     /// What lanes have in common is not looked for: they are in a loop that they leave one by one.
@@ -65,14 +66,17 @@ impl Allocator<'_> {
         let wide = matches!(step.tag, Tag::LoadGlobal | Tag::StoreGlobal);
         let stores = matches!(step.tag, Tag::StoreGlobal | Tag::StoreShared);
         let indexed = self.indexed.get(&self.now).copied().flatten();
-        let is_known = self.rows.contains_key(&self.now);
-        let looks = indexed.filter(|_| !is_known);
+        let known = self.rows.get(&self.now).copied();
+        let looks = indexed.filter(|_| known.is_none());
         let index = looks.map(|indexed| self.load((indexed.index(), 0)));
-        let places = if is_known { 0 } else { 1 + u8::from(wide) };
+        let places = match known {
+            Some(KnownRow::Global { .. }) => 0,
+            _ => 1 + u8::from(wide),
+        };
         let addresses: Vec<u8> = (0..places)
-            .map(|part| match indexed {
-                Some(_) => self.free(),
-                None => self.load((step.s[0], part)),
+            .map(|part| match (indexed, known) {
+                (None, None) => self.load((step.s[0], part)),
+                _ => self.free(),
             })
             .collect();
         let mut elements = Vec::new();
@@ -95,6 +99,7 @@ impl Allocator<'_> {
             size: element_bytes * count,
             elements: elements.clone(),
             spare,
+            shared: !wide,
             rows: count == 1,
             masked: self.masked,
             gathers: self.gathers,
@@ -102,11 +107,23 @@ impl Allocator<'_> {
         };
         let (mut asked, mut done) = (Label::default(), Label::default());
         let range = Reach::range(self.transfers);
-        if let Some(&row) = self.rows.get(&self.now) {
-            self.known_row(&transfer, row);
+        if let Some(KnownRow::Global { thread, log, kept }) = known {
+            self.known_row(&transfer, thread, log, kept);
             self.transfers += 1;
             self.define_elements(step, &elements);
             return;
+        }
+        let mut apart = Label::default();
+        if let Some(KnownRow::Shared {
+            facts,
+            thread,
+            block,
+            offset,
+        }) = known
+        {
+            let numbers = (thread, block, offset);
+            let ways = (&mut done, &mut apart);
+            self.known_shared(&transfer, addresses[0], (facts, numbers), ways);
         }
         if let Some((number, is_first)) = self.group() {
             if is_first {
@@ -121,7 +138,16 @@ impl Allocator<'_> {
             }
             self.load_of_group(number, &transfer, access.offset, &mut done);
         }
-        if let (Some(indexed), Some(index)) = (indexed, index) {
+        self.out.bind(apart);
+        if self.once {
+            self.one(
+                &transfer,
+                &addresses,
+                access.offset as i32,
+                range,
+                &mut asked,
+            );
+        } else if let (Some(indexed), Some(index)) = (indexed, index) {
             let lanes = (index, [addresses[0], addresses[1]]);
             let offset = access.offset as i32;
             self.elements(&transfer, indexed, lanes, offset, range, &mut asked);
@@ -142,24 +168,13 @@ impl Allocator<'_> {
             facts: TransferFacts {
                 element,
                 stores,
+                sums: false,
                 number: (self.transfers % 256) as u8,
                 line: step.line,
             },
         });
         self.transfers += 1;
         self.define_elements(step, &elements);
-    }
-
-    /// A load or a store of elements that are known to be a row.
-    fn known_row(&mut self, transfer: &Transfer, row: KnownRow) {
-        let strip = Place::At(Base::R8 as u8, row.thread);
-        let out = &mut self.out;
-        out.general(true, op::LOAD_SIGNED_32, R11, strip);
-        if row.log > 0 {
-            out.shift(true, 4, R11, row.log);
-        }
-        out.general(true, op::ADD, R11, Place::Reach(row.kept));
-        transfer.row(out, (Base::R11, 0));
     }
 
     /// The vectors of a load's elements are its results.
@@ -499,82 +514,6 @@ impl Transfer {
             out.vector(encode::AND_32, vector, vector, Rm::Constant(ones), 0);
         }
     }
-
-    /// Puts what the first lane has that runs into rax and all lanes of `to`: of 32 bits in one vector, or of 64 in two.
-    pub(super) fn first(&self, out: &mut encode::Assembler, lanes: &[u8], to: u8) {
-        let wide = lanes.len() == 2;
-        let (first, broadcast) = if wide {
-            (FIRST_64, BROADCAST_64)
-        } else {
-            (FIRST_32, BROADCAST_32)
-        };
-        let mut from = lanes[0];
-        if self.masked {
-            // Those of the lower half, if there are any, replace those of the upper one.
-            for (&lanes, mask) in lanes.iter().zip([LOWER, UPPER]).rev() {
-                out.vector(first, lanes, 0, Rm::Register(to), mask);
-            }
-            from = to;
-        }
-        out.lowest_lane(wide, from);
-        out.vector(broadcast, to, 0, Rm::Register(from), 0);
-    }
-
-    /// After that: what lane 0 has if the lanes are a row with steps of a power of two, in `rax` and all lanes of `to`.
-    pub(super) fn row_start(&self, out: &mut encode::Assembler, wide: bool, to: u8, step: usize) {
-        if self.masked {
-            out.before_running(wide, step.trailing_zeros() as u8);
-            let op = if wide { BROADCAST_RAX } else { BROADCAST_EAX };
-            out.vector(op, to, 0, Rm::Register(Base::Rax as u8), 0);
-        }
-    }
-
-    /// See the field.
-    pub(super) fn spare(&self) -> [u8; 2] {
-        self.spare
-    }
-
-    /// The elements at a place, each in all lanes of its vectors.
-    pub(super) fn one_for_all(&self, out: &mut encode::Assembler, (base, distance): (Base, i32)) {
-        if self.element < 4 {
-            out.narrow_at_rax(self.element);
-            out.vector(BROADCAST_EAX, self.elements[0], 0, Rm::Register(0), 0);
-            return;
-        }
-        let op = if self.element == 4 {
-            BROADCAST_32
-        } else {
-            BROADCAST_64
-        };
-        for (index, vectors) in self.elements.chunks(self.element / 4).enumerate() {
-            let place = Rm::Memory(base, distance + (self.element * index) as i32);
-            out.vector(op, vectors[0], 0, place, 0);
-            for &other in &vectors[1..] {
-                out.copy(other, vectors[0]);
-            }
-        }
-    }
-
-    /// One element a lane, all of which follow each other from a place on.
-    pub(super) fn row(&self, out: &mut encode::Assembler, (base, distance): (Base, i32)) {
-        if self.element < 4 {
-            let (vector, width) = (self.elements[0], self.element as u8);
-            if self.stores {
-                out.store_narrow(vector, base, distance, width, LOWER);
-            } else {
-                out.load_narrow(vector, base, distance, width);
-            }
-            return;
-        }
-        for (index, (&vector, mask)) in self.elements.iter().zip([LOWER, UPPER]).enumerate() {
-            let place = distance + 64 * index as i32;
-            if self.stores {
-                out.store(vector, base, place, self.element == 8, mask);
-            } else {
-                out.load(vector, base, place);
-            }
-        }
-    }
 }
 
 impl encode::Assembler {
@@ -587,21 +526,21 @@ impl encode::Assembler {
 
 /// Predicates of comparisons.
 const NOT_EQUAL: u8 = 4;
-const NOT_BELOW: u8 = 5;
+pub(super) const NOT_BELOW: u8 = 5;
 
 /// vpbroadcastd, vpbroadcastq
 pub(super) const BROADCAST_32: Opcode = opcode(2, 1, false, 0x58);
 pub(super) const BROADCAST_64: Opcode = opcode(2, 1, true, 0x59);
 /// vpbroadcastd from eax, vpbroadcastq from rax
 pub(super) const BROADCAST_EAX: Opcode = opcode(2, 1, false, 0x7c);
-const BROADCAST_RAX: Opcode = opcode(2, 1, true, 0x7c);
+pub(super) const BROADCAST_RAX: Opcode = opcode(2, 1, true, 0x7c);
 /// vpcompressd, vpcompressq, whose destination is the last operand: the lanes of a mask, from the lowest lane on
-const FIRST_32: Opcode = opcode(2, 1, false, 0x8b);
-const FIRST_64: Opcode = opcode(2, 1, true, 0x8b);
+pub(super) const FIRST_32: Opcode = opcode(2, 1, false, 0x8b);
+pub(super) const FIRST_64: Opcode = opcode(2, 1, true, 0x8b);
 /// vmovapd with a mask
 const BLEND_64: Opcode = opcode(1, 1, true, 0x28);
 /// vpcmpud, vpcmpuq to a mask
-const COMPARE_32: Opcode = opcode(3, 1, false, 0x1e);
+pub(super) const COMPARE_32: Opcode = opcode(3, 1, false, 0x1e);
 const COMPARE_64: Opcode = opcode(3, 1, true, 0x1e);
 /// vptestmd, vptestmq to a mask
 pub(super) const TEST_32: Opcode = opcode(2, 1, false, 0x27);

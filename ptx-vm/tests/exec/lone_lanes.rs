@@ -173,3 +173,122 @@ fn lanes_alone_go_on_after_their_budget() {
     let turn = "add.u32 %r9, %r9, %r7; xor.b32 %r10, %r10, %r8;";
     same_by_all_ways(&format!("{before}{LOADS}{turn}\n{AFTER}"), 40, 1, 0).expect("no fault");
 }
+
+/// The base of all that threads store, the middle of what they load, and an index of a word of the thread's own.
+const BASES: &str =
+    "ld.param.u64 %a4, [to]; add.s64 %a5, %a0, 8192; shl.b32 %q7, %r5, 4; add.u32 %q7, %q7, 11;\n";
+
+/// As [`same`], with bases that all lanes share.
+fn same_of_elements(turn: &str) {
+    for threads in [50, 256] {
+        for guard in ["", "@%p3 "] {
+            let mut guarded = String::from("setp.lt.u32 %p3, %r7, 0x80000000;\n");
+            for part in turn.split_inclusive(';') {
+                let _ = writeln!(guarded, "{guard}{}", part.trim());
+            }
+            let body = format!("{BASES}{BEFORE}{LOADS}{guarded}\n{AFTER}").replacen(
+                ".reg .b16",
+                "\n.reg .b16",
+                1,
+            );
+            // Registers are declared before they are used.
+            let (declared, rest) = BEFORE.split_once("and.b32").expect("declarations");
+            let body = body.replacen(BEFORE, &format!("and.b32{rest}"), 1);
+            let memory = same_by_all_ways(&format!("{declared}\n{body}"), threads, 1, 0);
+            let memory = memory.expect("no fault");
+            assert!(memory.iter().any(|&word| word != 0), "{turn}");
+        }
+    }
+}
+
+#[test]
+fn elements_by_index_are_the_same_of_lanes_alone() {
+    for turn in [
+        "and.b32 %q1, %r7, 4095; cvt.u64.u32 %v5, %q1; add.s64 %v6, %a0, %v5; ld.global.u8 %h1, [%v6+3]; xor.b16 %h3, %h3, %h1;",
+        "and.b32 %q1, %r7, 4095; mul.wide.u32 %v5, %q1, 2; add.s64 %v6, %a0, %v5; ld.global.u16 %h1, [%v6+2]; xor.b16 %h3, %h3, %h1;",
+        "and.b32 %q1, %r7, 4095; mul.wide.u32 %v5, %q1, 8; add.s64 %v6, %v5, %a0; ld.global.u64 %v6, [%v6]; xor.b64 %v4, %v4, %v6;",
+        "and.b32 %q1, %r7, 1023; mul.wide.u32 %v5, %q1, 4; add.s64 %v6, %a0, %v5; ld.global.f32 %f1, [%v6]; mul.f32 %f3, %f1, %f1;",
+        // Indices below 0, and one that goes over the end of its 32 bits.
+        "shr.s32 %q1, %r7, 21; mul.wide.s32 %v5, %q1, 4; add.s64 %v6, %a5, %v5; ld.global.u32 %q2, [%v6]; add.u32 %r9, %r9, %q2;",
+        "shr.s32 %q1, %r7, 21; cvt.s64.s32 %v5, %q1; add.s64 %v6, %a5, %v5; ld.global.u8 %h1, [%v6]; xor.b16 %h3, %h3, %h1;",
+        "or.b32 %q1, %r7, 0xfffffc00; add.u32 %q1, %q1, 1024; mul.wide.u32 %v5, %q1, 4; add.s64 %v6, %a0, %v5; ld.global.u32 %q2, [%v6]; add.u32 %r9, %r9, %q2;",
+        // Elements that are wider than what an index counts, and pairs of them.
+        "and.b32 %q1, %r7, 1022; mul.wide.u32 %v5, %q1, 4; add.s64 %v6, %a0, %v5; ld.global.u64 %v5, [%v6]; ld.global.v2.u32 {%q2, %q3}, [%v6+8]; xor.b64 %v4, %v4, %v5; add.u32 %r9, %q2, %q3;",
+        // The index is written before it is used as one, or by the load.
+        "and.b32 %q1, %r7, 1023; mul.wide.u32 %v5, %q1, 4; add.s64 %v6, %a0, %v5; add.u32 %q1, %q1, 77; ld.global.u32 %q2, [%v6]; add.u32 %r9, %q2, %q1;",
+        "and.b32 %q1, %r7, 1023; mul.wide.u32 %v5, %q1, 4; add.s64 %v6, %a0, %v5; ld.global.u32 %q1, [%v6]; add.u32 %r9, %r9, %q1;",
+        // The address serves something else as well.
+        "and.b32 %q1, %r7, 1023; mul.wide.u32 %v5, %q1, 4; add.s64 %v6, %a0, %v5; ld.global.u32 %q2, [%v6]; sub.s64 %v6, %v6, %a0; add.s64 %v4, %v4, %v6; add.u32 %r9, %r9, %q2;",
+        "and.b32 %q1, %r7, 1023; mul.wide.u32 %v5, %q1, 4; add.s64 %v6, %a0, %v5; add.u32 %q1, %q1, 7; ld.global.u32 %q2, [%v6+4]; sub.s64 %v6, %v6, %a0; add.s64 %v4, %v4, %v6; add.u32 %r9, %q1, %q2;",
+        "and.b32 %q1, %r7, 1023; mul.wide.u32 %v5, %q1, 4; add.s64 %v6, %a0, %v5; ld.global.u32 %q2, [%v6+4]; ld.global.u32 %q1, [%v6]; sub.s64 %v6, %v6, %a0; add.s64 %v4, %v4, %v6; add.u32 %r9, %q1, %q2;",
+        // Stores to a word of the lane's own, of what is in a register, in a slot and constant, and loads of it.
+        "mul.wide.u32 %v5, %q7, 4; add.s64 %v6, %a4, %v5; st.global.u32 [%v6], %r7; ld.global.u32 %q2, [%v6]; add.u32 %r9, %r9, %q2; ld.global.u32 %q3, [%a0]; ld.global.u32 %q4, [%a0+4];",
+        "mul.wide.u32 %v5, %q7, 4; add.s64 %v6, %a4, %v5; st.global.u32 [%v6], %r5; st.global.u32 [%v6+4], 12; ld.global.u32 %q2, [%v6]; add.u32 %r9, %r9, %q2;",
+        "mul.wide.u32 %v5, %q7, 4; add.s64 %v6, %a4, %v5; st.global.f32 [%v6], %f3; cvt.rn.f32.u32 %f3, %r7; ld.global.u32 %q3, [%a0]; ld.global.u32 %q4, [%a0+4];",
+        // Of shared memory by generic addresses.
+        "and.b32 %q1, %r7, 1023; mul.wide.u32 %v5, %q1, 4; add.s64 %v6, %v7, %v5; ld.u32 %q2, [%v6]; add.u32 %r9, %r9, %q2; ld.global.u32 %q3, [%a0]; xor.b32 %r10, %r10, %q3;",
+    ] {
+        same_of_elements(turn);
+    }
+    // More arrays than a loop keeps counts of.
+    let mut turn =
+        String::from("and.b32 %q1, %r7, 1023; mul.wide.u32 %v5, %q1, 4; add.s64 %v6, %a0, %v5;");
+    for at in 0..12 {
+        let _ = write!(
+            turn,
+            " ld.global.u32 %q2, [%v6+{}]; xor.b32 %r9, %r9, %q2;",
+            4 * at
+        );
+    }
+    same_of_elements(&turn);
+    same_of_elements(&format!(
+        "{turn} sub.s64 %v6, %v6, %a0; add.s64 %v4, %v4, %v6;"
+    ));
+}
+
+/// An index that leads out of memory, above and below, faults as ever, and so does a base that is no multiple of the element's size.
+#[test]
+fn faults_of_elements_are_the_same() {
+    let (declared, rest) = BEFORE.split_once("and.b32").expect("declarations");
+    let lane = "setp.eq.u32 %p2, %r2, 37; and.b32 %q1, %r7, 1023;";
+    for (made, base, kind) in [
+        (
+            "selp.b32 %q1, 0xfffffff0, %q1, %p2; mul.wide.u32 %v5, %q1, 4;",
+            "%a0",
+            FaultKind::IllegalAddress,
+        ),
+        (
+            "selp.b32 %q1, 0x7fffffff, %q1, %p2; mul.wide.s32 %v5, %q1, 4;",
+            "%a0",
+            FaultKind::IllegalAddress,
+        ),
+        (
+            "selp.b32 %q1, 0xf0000000, %q1, %p2; mul.wide.s32 %v5, %q1, 4;",
+            "%a0",
+            FaultKind::IllegalAddress,
+        ),
+        (
+            "selp.b32 %q1, 3, 0, %p2; cvt.u64.u32 %v5, %q1;",
+            "%a0",
+            FaultKind::MisalignedAddress,
+        ),
+        (
+            "mul.wide.u32 %v5, %q1, 4;",
+            "%a4",
+            FaultKind::MisalignedAddress,
+        ),
+    ] {
+        for access in ["ld.global.u32 %r9, [%v6];", "st.global.u32 [%v6], %r6;"] {
+            if access.starts_with("st") && base == "%a0" && !made.contains("selp.b32 %q1, 3") {
+                // Other lanes would store where lanes load.
+                continue;
+            }
+            let turn = format!(
+                "{lane} {made} add.s64 %v6, {base}, %v5; {access} ld.global.u32 %q3, [%a0]; ld.global.u32 %q4, [%a0+4];"
+            );
+            let before = format!("{declared}\nadd.s64 %a4, %a0, 2; and.b32{rest}");
+            let fault = same_by_all_ways(&format!("{before}{LOADS}{turn}\n{AFTER}"), 256, 1, 0);
+            assert_eq!(fault.expect_err("a lane faults").kind, kind, "{turn}");
+        }
+    }
+}

@@ -64,7 +64,7 @@ fn neighbours_are_loaded_as_ever() {
 
 #[test]
 fn all_elements_and_ways_to_write_an_index_are_the_same() {
-    const LOADS: [&str; 10] = [
+    const LOADS: [&str; 11] = [
         "mul.wide.u32 %v1, %r9, 2; add.s64 %a2, %v1, %a4; ld.global.u16 %h0, [%a2]; cvt.u32.u16 %q6, %h0;",
         "cvt.u64.u32 %v1, %r9; add.s64 %a2, %a4, %v1; ld.global.u8 %h0, [%a2]; cvt.u32.u16 %q6, %h0;",
         "mul.wide.s32 %v1, %r9, 8; add.s64 %a2, %a4, %v1; ld.global.u64 %v2, [%a2-16]; cvt.u32.u64 %q6, %v2;",
@@ -72,6 +72,7 @@ fn all_elements_and_ways_to_write_an_index_are_the_same() {
         "cvt.s64.s32 %v1, %r9; shl.b64 %v2, %v1, 2; add.s64 %a2, %a4, %v2; ld.global.u32 %q6, [%a2-4];",
         "mul.wide.u32 %v1, %r9, 4; add.s64 %a2, %a4, %v1; ld.global.u32 %q6, [%a2]; ld.global.u32 %q1, [%a2+4]; add.u32 %q6, %q6, %q1;",
         "shl.b32 %q0, %r9, 1; mul.wide.u32 %v1, %q0, 4; add.s64 %a2, %a4, %v1; ld.global.u32 %q6, [%a2];",
+        "mov.u64 %v2, 3; cvt.u32.u64 %q0, %v2; add.u32 %q1, %q0, %r9; mul.wide.u32 %v1, %q1, 4; add.s64 %a2, %a4, %v1; ld.global.u32 %q6, [%a2];",
         "sub.u32 %q0, 500, %r9; mul.wide.s32 %v1, %q0, 4; add.s64 %a2, %a4, %v1; ld.global.u32 %q6, [%a2];",
         "mul.lo.u32 %q0, %r6, 3; add.u32 %q1, %q0, %r7; mul.wide.u32 %v1, %q1, 4; add.s64 %a2, %a4, %v1; ld.global.u32 %q6, [%a2];",
         "cvt.u64.u32 %v1, %r9; cvt.u32.u64 %q0, %v1; sub.u32 %q1, %q0, 3; add.u32 %q2, %q1, 3; mul.wide.u32 %v2, %q2, 4;\n\
@@ -165,4 +166,115 @@ fn stores_and_loads_of_one_place_keep_their_order() {
          st.global.u32 [%a3], %q1; ld.global.u32 %q6, [%a2]; st.global.u32 [%a2], %r2; ld.global.u32 %q2, [%a3];\n\
          mad.lo.u32 %q6, %q6, 3, %q2;\nPAST:",
     );
+}
+
+/// Comparisons of sums, which hold in a whole block, in none of its lanes, or in some; also where a sum wraps around.
+#[test]
+fn comparisons_of_sums_are_the_same() {
+    let limits = [
+        0,
+        1,
+        31,
+        32,
+        33,
+        63,
+        64,
+        65,
+        0x7fff_ffff,
+        0x8000_0000,
+        0xffff_ffc0,
+        0xffff_ffff,
+    ];
+    let together = [
+        "or.pred %p3, %p0, %p1; or.pred %p3, %p3, %p2;",
+        "and.pred %p3, %p0, %p1; xor.pred %p3, %p3, %p2;",
+        "not.pred %p1, %p1; and.pred %p3, %p0, %p1; or.pred %p3, %p2, %p3;",
+    ];
+    let compares = ["eq", "ne", "lt", "le", "gt", "ge"];
+    for (at, compare) in compares.into_iter().enumerate() {
+        for ty in ["s32", "u32"] {
+            for threads in [[32, 4, 1], [50, 1, 1], [16, 3, 1]] {
+                let next = compares[(at + 1) % compares.len()];
+                let by = ["0x7fffffe0", "0xffffffe0", "5"][at % 3];
+                let body = format!(
+                    "{PLACE}bar.sync 0;\nsetp.{compare}.{ty} %p0, %r8, %r0; add.u32 %q0, %r8, {by}; setp.{next}.{ty} %p1, %r1, %q0;\n\
+                     mad.lo.u32 %q1, %r3, %r4, %r2; setp.{compare}.{ty} %p2, %q1, 64; {}\n\
+                     @%p3 mov.u32 %q6, 5;\n@!%p3 mov.u32 %q6, 9;\n{STORE}",
+                    together[at % together.len()]
+                );
+                for limit in limits {
+                    same_by_all_ways(&body, threads, limit, limit ^ 31).expect("no fault");
+                }
+                // With lanes that have ended, and under a guard.
+                let body = body
+                    .replace("setp", "@%p0 setp")
+                    .replacen("@%p0 setp", "setp", 1);
+                let body = format!("setp.gt.u32 %p0, %r2, 40;\n@%p0 exit;\n{body}");
+                for limit in [0, 20, 40] {
+                    same_by_all_ways(&body, threads, limit, 7).expect("no fault");
+                }
+            }
+        }
+    }
+}
+
+/// Where threads have their elements in shared memory: `%q2`, elements of `1 << LOG` bytes.
+const TILE: &str =
+    "mad.lo.u32 %q0, %r6, %r4, %r2; shl.b32 %q1, %q0, LOG; add.u32 %q2, %r15, %q1;\n";
+
+#[test]
+fn rows_of_shared_memory_are_the_same() {
+    let ways = [
+        (0, "st.shared.u8 [A], %r9;", "ld.shared.u8 %q9, [A];"),
+        (1, "st.shared.u16 [A], %r9;", "ld.shared.u16 %q9, [A];"),
+        (2, "st.shared.u32 [A], %r9;", "ld.shared.u32 %q9, [A];"),
+        (
+            3,
+            "mul.wide.u32 %v3, %r9, 77777; st.shared.u64 [A], %v3;",
+            "ld.shared.u64 %v4, [A]; cvt.u32.u64 %q9, %v4;",
+        ),
+    ];
+    for (log, store, load) in ways {
+        let tile = TILE.replace("LOG", &log.to_string());
+        let at = |text: &str, address: &str| text.replace("[A]", &format!("[{address}]"));
+        let guarded = |text: &str| text.replace("; ", ";\n@%p0 ");
+        let bytes = 1 << log;
+        let body = format!(
+            "{tile}{}\nbar.sync 0;\nsetp.ge.u32 %p0, %r2, 3; mov.u32 %q9, 1;\n@%p0 {}\nadd.u32 %q6, %q6, %q9;\nbar.sync 0;\n\
+             {}\nmad.lo.u32 %q6, %q6, 3, %q9;\nbar.sync 0;\n@%p0 {}\nbar.sync 0;\n{}\nmad.lo.u32 %q6, %q6, 5, %q9;\n\
+             mad.lo.u32 %q3, %r3, {bytes}, %q2;\n{}\nmad.lo.u32 %q6, %q6, 7, %q9;",
+            at(store, "%q2"),
+            guarded(&at(load, &format!("%q2-{}", 3 * bytes))),
+            at(load, &format!("%q2+{bytes}")),
+            guarded(&at(store, &format!("%q2-{}", 2 * bytes))),
+            at(load, "%q2"),
+            at(load, "%q3"),
+        );
+        same(&body);
+    }
+}
+
+/// A row of shared memory that begins before it or ends behind it, or is not aligned: lanes outside fault, and do not if their guard leaves
+/// them out.
+#[test]
+fn faults_in_rows_of_shared_memory_are_the_same() {
+    for access in ["ld.shared.u32 %q6, [%q3];", "st.shared.u32 [%q3], %r9;"] {
+        let tile = TILE.replace("LOG", "2");
+        let body = format!("{PLACE}{tile}add.u32 %q3, %q2, %r0;\nG{access}\n{STORE}");
+        for (by, kind) in [
+            (4096 - 64, FaultKind::IllegalAddress),
+            (4096 - 32, FaultKind::IllegalAddress),
+            (4096 - 124, FaultKind::IllegalAddress),
+            (0xffff_fff0, FaultKind::IllegalAddress),
+            (0x8000_0000, FaultKind::IllegalAddress),
+            (2, FaultKind::MisalignedAddress),
+        ] {
+            let fault = same_by_all_ways(&body.replace('G', ""), [32, 2, 1], by, 0);
+            assert_eq!(fault.expect_err("outside").kind, kind, "{by:#x}");
+            // Only what is inside.
+            let inside = "add.u32 %q4, %q3, 0; sub.u32 %q4, %q4, %r15; setp.lt.u32 %p0, %q4, 4093; and.b32 %q5, %q4, 3;\n\
+                setp.eq.and.u32 %p0, %q5, 0, %p0;\n@%p0 ";
+            same_by_all_ways(&body.replace('G', inside), [32, 2, 1], by, 0).expect("inside");
+        }
+    }
 }

@@ -43,7 +43,7 @@ fn kernel(random: &mut Random) -> String {
         };
         let guard = random.pick(&["", "", "@%p0 ", "@!%p0 "]);
         let near = random.next() as i8;
-        let _ = match random.next() % 13 {
+        let _ = match random.next() % 14 {
             0 | 1 => writeln!(
                 body,
                 "{guard}ld.{space}{kind} {register}{value}, [{place}];"
@@ -75,8 +75,13 @@ fn kernel(random: &mut Random) -> String {
                 "{guard}st.shared.{kind} [%s{}+{near}], {register}{value};",
                 address % 2
             ),
-            10 => writeln!(body, "mad.lo.s32 %s1, %r{value}, 8, %s{};", address % 2),
-            11 => writeln!(
+            10 => writeln!(
+                body,
+                "{guard}red.shared.add.u32 [%s{}+{near}], %r{value};",
+                address % 2
+            ),
+            11 => writeln!(body, "mad.lo.s32 %s1, %r{value}, 8, %s{};", address % 2),
+            12 => writeln!(
                 body,
                 "add.s64 %a{address}, %a{}, %v{value};",
                 (address + n) % 4
@@ -161,6 +166,109 @@ fn random_kernels_change_nothing_but_their_own_memory() {
         );
     }
     // Both kinds occur, or the test tests nothing.
+    assert!(
+        ended > 20 && faulted > 20,
+        "{ended} ended, {faulted} faulted"
+    );
+}
+
+/// A loop that goes to elements of arrays by indices that it finds in memory.
+fn loop_kernel(random: &mut Random) -> String {
+    let mut body = String::new();
+    for n in 0..1 + random.next() % 5 {
+        let (kind, register) =
+            [("u8", "%h"), ("u16", "%h"), ("u32", "%r"), ("u64", "%v")][random.next() as usize % 4];
+        let index = random.pick(&["%i1", "%i2"]);
+        let _ = match random.next() % 3 {
+            0 => writeln!(
+                body,
+                "mul.wide.u32 %x, {index}, {};",
+                1 << (random.next() % 4)
+            ),
+            1 => writeln!(
+                body,
+                "mul.wide.s32 %x, {index}, {};",
+                1 << (random.next() % 4)
+            ),
+            _ => writeln!(body, "cvt.u64.u32 %x, {index};"),
+        };
+        let offset = (random.next() as i8 / 4) & !7;
+        let guard = random.pick(&["", "", "@%p0 ", "@!%p0 "]);
+        let base = 1 + random.next() % 3;
+        let _ = writeln!(body, "add.s64 %y{n}, %a{base}, %x;");
+        let _ = match random.next() % 3 {
+            0 => writeln!(
+                body,
+                "{guard}st.global.{kind} [%y{n}+{offset}], {register}1;"
+            ),
+            _ => writeln!(
+                body,
+                "{guard}ld.global.{kind} {register}1, [%y{n}+{offset}];"
+            ),
+        };
+        let _ = match random.next() % 5 {
+            0 => writeln!(body, "add.u32 %i2, %i1, {};", random.next() as i16),
+            1 => writeln!(body, "xor.b32 %i2, %i2, %r1;"),
+            2 => writeln!(body, "xor.b64 %v1, %v1, %y{n};"),
+            _ => Ok(()),
+        };
+    }
+    format!(
+        ".version 7.5\n.target sm_75\n.address_size 64\n\
+         .visible .entry wild(.param .u64 p0, .param .u64 p1, .param .u64 p2, .param .u64 p3)\n{{\n\
+         .reg .b64 %a<4>; .reg .b64 %v<2>; .reg .b64 %x; .reg .b64 %y<6>; .reg .b32 %r<5>; .reg .b32 %i<4>; .reg .b16 %h<2>; .reg .pred %p<2>;\n\
+         ld.param.u64 %a0, [p0];\nld.param.u64 %a1, [p1];\nld.param.u64 %a2, [p2];\nld.param.u64 %a3, [p3];\n\
+         mov.u32 %r4, %tid.x; mov.u32 %i0, %r4; and.b32 %i3, %r4, 7; mov.u32 %i2, %r4; mov.u32 %r1, 7; mov.u16 %h1, 3; mov.u64 %v1, 5;\n\
+         IN:\nmul.wide.u32 %x, %i0, 4; add.s64 %y5, %a0, %x; ld.global.u32 %i1, [%y5]; setp.lt.u32 %p0, %i1, 4096;\n{body}\
+         add.u32 %i0, %i0, 48; sub.u32 %i3, %i3, 1; setp.lt.s32 %p1, %i3, 0;\n@!%p1 bra IN;\nst.global.u64 [%a0], %v1;\nret;\n}}\n"
+    )
+}
+
+#[test]
+fn random_loops_change_nothing_but_their_own_memory() {
+    const CANARY: u32 = 0x5EED_F00D;
+    const WORDS: usize = 16 << 10;
+    let mut random = Random(2028);
+    let (mut ended, mut faulted) = (0, 0);
+    for round in 0..600 {
+        let text = loop_kernel(&mut random);
+        let mut gpu = Gpu::with(&text, &Default::default(), 16);
+        // Indices that lead nowhere in few kernels, in others everywhere.
+        let most = [4096, 4096, 1 << 16, u64::from(u32::MAX)][round % 4];
+        let own: Vec<u32> = (0..WORDS)
+            .map(|_| (random.next() % (most + 1)) as u32)
+            .collect();
+        let own = gpu.upload(&own);
+        let hidden = gpu.upload(&vec![CANARY; WORDS]);
+        let other = gpu.upload(&vec![0_u32; WORDS]);
+        gpu.window.set_valid(hidden, WORDS as u64 * 4, false);
+        let places = [
+            own + 16384,
+            other + 16384,
+            other + 32768,
+            own + 32764,
+            other - 4,
+            hidden + 64,
+            other + WORDS as u64 * 4 - 4,
+            0,
+            u64::MAX - 63,
+        ];
+        let reach = if round % 2 == 0 { 3 } else { places.len() };
+        let mut args = Args::new().u64(own);
+        for _ in 0..3 {
+            args = args.u64(places[random.next() as usize % reach]);
+        }
+        match gpu.try_run("wild", 2, 48, 0, &args) {
+            Ok(()) => ended += 1,
+            Err(_) => faulted += 1,
+        }
+        gpu.window.set_valid(hidden, WORDS as u64 * 4, true);
+        let whole = gpu
+            .read::<u32>(hidden, WORDS)
+            .iter()
+            .all(|word| *word == CANARY);
+        assert!(whole, "round {round}: what it was not given\n{text}");
+    }
     assert!(
         ended > 20 && faulted > 20,
         "{ended} ended, {faulted} faulted"
