@@ -3,7 +3,7 @@
 
 use ptx_vm::FaultKind;
 
-use crate::segments::same_by_all_ways;
+use crate::segments::{HEAD, same_by_all_ways, same_text_by_all_ways};
 
 /// `%r6` and `%r7` are random words of the thread, `%r8` is a place of the tile of its own.
 const BEFORE: &str = ".reg .b32 %q<8>;\nmul.wide.u32 %v1, %r5, 8; add.s64 %a2, %a0, %v1; ld.global.u32 %r6, [%a2]; ld.global.u32 %r7, [%a2+4];\n\
@@ -103,4 +103,28 @@ fn faults_of_sums_are_the_same() {
         let guarded = format!("{made}@!%p2 {sums}\n{AFTER}");
         same_by_all_ways(&guarded, 256, 1, 0).expect("lane 37 is left out");
     }
+}
+
+/// Where a block has no shared memory, who adds nothing touches none, and who adds is told.
+#[test]
+fn sums_touch_nothing_where_there_is_no_shared_memory() {
+    let head = HEAD
+        .replace(".shared .align 16 .b8 tile[4096];\n", "")
+        .replace("mov.u32 %r15, tile;", "mov.u32 %r15, 0;");
+    let run = |body: &str, threads: u32| {
+        let text = format!("{head}{BEFORE}{body}\nst.global.u32 [%a1], %r6;\nret;\n}}\n");
+        same_text_by_all_ways(&text, threads, 1, 0)
+    };
+    let never = "setp.gt.u32 %p2, %r2, 5000; and.b32 %q0, %r6, 252; xor.b32 %q1, %r6, %r7;\n";
+    for body in [
+        "@%p2 red.shared.add.u32 [%q0], %r7; add.u32 %r6, %r6, %q1;",
+        "@%p2 bra ADD;\nadd.u32 %r6, %r6, %q1;\nbra PAST;\nADD:\nred.shared.add.u32 [%q0], %r7; red.shared.add.u32 [%q0+4], %q1;\nPAST:\nadd.u32 %r6, %r6, 1;",
+        "mov.u32 %q2, 0;\nNEXT:\n@%p2 red.shared.add.u32 [%q0], %q2; add.u32 %q2, %q2, 1; setp.lt.u32 %p3, %q2, 9;\n@%p3 bra NEXT;",
+    ] {
+        for threads in [1, 21, 256] {
+            assert!(run(&format!("{never}{body}"), threads).is_ok(), "{body}");
+        }
+    }
+    let told = run("@%p0 red.shared.add.u32 [%r15], %r7;", 256);
+    assert!(told.is_err());
 }

@@ -42,11 +42,20 @@ pub(crate) fn same_by_all_ways(
     step: u32,
     left: u32,
 ) -> Result<Vec<u32>, Fault> {
+    same_text_by_all_ways(&format!("{HEAD}{body}\nret;\n}}\n"), threads, step, left)
+}
+
+/// The same of a whole text with [`HEAD`]'s kernel and parameters.
+pub(crate) fn same_text_by_all_ways(
+    text: &str,
+    threads: impl Dim,
+    step: u32,
+    left: u32,
+) -> Result<Vec<u32>, Fault> {
     let threads = threads.dim();
-    let text = format!("{HEAD}{body}\nret;\n}}\n");
     let mut results = Vec::new();
     for options in ways() {
-        let mut gpu = Gpu::with(&text, &options, 16);
+        let mut gpu = Gpu::with(text, &options, 16);
         let data: Vec<u32> = (0..16_384_u32)
             .map(|at| at.wrapping_mul(2_654_435_761) ^ at << 7)
             .collect();
