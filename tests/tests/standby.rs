@@ -330,7 +330,7 @@ fn on_a_gpu_it_takes_the_clients_over_whom_another_ones_fault_would_have_ended()
     assert_eq!(guilty.ask("round"), "ok");
     let standby = standby_after(&daemon, 0);
     assert_eq!(guilty.ask("spin"), "ok");
-    tests::fake_driver::device_dies(&death, daemon.server());
+    fake_driver::device_dies(&death, daemon.server());
     assert_eq!(guilty.ask("wait"), "error 700");
     for bystander in &mut bystanders {
         assert_eq!(bystander.ask("round"), "ok");
@@ -382,7 +382,7 @@ impl Dying {
         }
         assert_eq!(guilty.ask("spin"), "ok");
         let end = SlowEnd::of(server);
-        tests::fake_driver::device_dies(&death, server);
+        fake_driver::device_dies(&death, server);
         assert_eq!(guilty.ask("wait"), "error 700");
         end.begins();
         Self {
@@ -510,7 +510,7 @@ fn on_a_gpu_who_is_in_a_group_goes_on_when_the_former_process_has_ended() {
     }
     let standby = standby_after(&daemon, 0);
     assert_eq!(guilty.ask("spin"), "ok");
-    tests::fake_driver::device_dies(&death, daemon.server());
+    fake_driver::device_dies(&death, daemon.server());
     assert_eq!(guilty.ask("wait"), "error 700");
     for holder in [&mut inside, &mut outside] {
         assert_eq!(holder.ask("round"), "ok");

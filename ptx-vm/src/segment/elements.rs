@@ -9,7 +9,7 @@
 use std::collections::HashMap;
 
 use super::branch::{Label, When};
-use super::general::{Place, R11, RAX, op, when};
+use super::general::{BOUNDS, FIRST_BOUND, Place, R11, RAX, op, when};
 use super::plan::{self, Indexed};
 use super::repeat::{Loop, LoopBlock, LoopRun};
 use super::scalar::{Home, Scalar};
@@ -18,10 +18,6 @@ use super::tag::Tag;
 use crate::ir::Reg;
 use crate::reach::Reach;
 use crate::spaces::unpack;
-
-/// Numbers of elements that a loop can keep, and where its own part of the stack has the first.
-pub(super) const BOUNDS: usize = 8;
-const FIRST_BOUND: u8 = 40;
 
 /// What is known of an access.
 #[derive(Clone, Copy, Debug)]

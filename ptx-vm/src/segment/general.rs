@@ -18,7 +18,10 @@ const R10: u8 = 10;
 const KEPT: [u8; 6] = [3, 5, 12, 13, 14, 15];
 
 /// Bytes of the code's own part of the stack: 8 more than a multiple of 16.
-const OWN: u8 = 40 + 8 * super::elements::BOUNDS as u8;
+const OWN: u8 = FIRST_BOUND + 8 * BOUNDS as u8;
+/// Numbers of elements that a loop can keep there (`elements`), and where the first is.
+pub(super) const BOUNDS: usize = 8;
+pub(super) const FIRST_BOUND: u8 = 40;
 
 /// The last operand of an instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
