@@ -240,6 +240,7 @@ fn code_that_another_server_had_is_loaded_when_it_is_first_needed() {
     assert_eq!(guest.word(variable), 5);
     assert_eq!(controls.loads(), loads);
     // What cannot be loaded then is the error of what needed it, and of nothing else.
+    controls.has_batches();
     controls.fail(1);
     let launched = guest.launch_result(0, &simple_launch(2, 1, 1), &poke(variable, 6));
     assert_eq!(launched, Err(CUresult::ERROR_OUT_OF_MEMORY));

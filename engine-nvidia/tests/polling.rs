@@ -18,6 +18,8 @@ fn who_looks_is_told_and_the_poller_stays_out_of_it() {
     let fake = Fake::new(&["VERSION=12040"]);
     let engine = fake.open().unwrap();
     let controls = Controls::of(&fake);
+    // For which the poller is awake, and work waits.
+    controls.has_batches();
     let mut guest = Guest::new(&engine);
     let device = guest.commit(0, GRANULE);
     guest.write(0, device, &[1]);

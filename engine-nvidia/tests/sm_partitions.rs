@@ -191,7 +191,7 @@ fn what_cannot_be_reserved_changes_nothing() {
     let mut second = come(&engine, Share::default(), None);
     assert_eq!(launch(&controls, &mut first, 0).0, 0);
     // Batches for all, which are made beside the rest, and would fail in its place.
-    until("there are batches", || controls.graphs() == 2 * 6 * 8);
+    controls.has_batches();
     let mut failed = 0;
     for calls in 1.. {
         controls.fail(calls);

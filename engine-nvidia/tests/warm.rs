@@ -464,6 +464,7 @@ fn what_the_driver_refuses_and_a_folder_of_others_are_not_used() {
     // It is not its fault that there is no memory.
     let engine = fake.open().expect("a driver that works");
     let loads = controls.loads();
+    controls.has_batches();
     controls.fail(1);
     engine.load_ahead(Some(&folder), |_| ()).expect("a thread");
     until("it is tried", || controls.left_to_fail() == 0);

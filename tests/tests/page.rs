@@ -532,8 +532,11 @@ fn the_end_of_a_page_is_told_and_its_history_stays() {
         eventually("the daemon tells of its end", || {
             log().contains(&format!("The page's process {page} has ended by itself"))
         });
-        let events = std::fs::read_to_string(logs.join("events.jsonl")).unwrap();
-        assert!(events.contains("\"page.ended\""), "{events}");
+        // The line of the log comes first.
+        eventually("it is an event", || {
+            let events = std::fs::read_to_string(logs.join("events.jsonl"));
+            events.is_ok_and(|events| events.contains("\"page.ended\""))
+        });
         // The file is free again, and what is no history stays what it is.
         let file = history.to_str().unwrap();
         let arguments = ["page", "--listen", "127.0.0.1:0", "--history"];

@@ -185,6 +185,12 @@ impl Controls {
         self.count(8)
     }
 
+    /// Waits until the engine has made its batches of the whole device, which it does beside the rest: eight of six lengths, as graphs and
+    /// executables.
+    pub fn has_batches(&self) {
+        until("there are batches", || self.graphs() == 2 * 6 * 8);
+    }
+
     /// How often nodes of graphs were changed.
     pub fn changed_nodes(&self) -> i64 {
         self.count(14)
