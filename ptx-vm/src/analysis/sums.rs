@@ -88,15 +88,7 @@ pub(super) fn split(func: &mut Func, classes: &[Class]) -> bool {
                 counts[reg as usize] += 1;
                 places.insert(reg, (number, at));
             }
-            let is_own = match inst.kind {
-                InstKind::Special(special) => special.is_of_block(),
-                _ => inst.uses().any(|reg| of_block.has(reg)),
-            };
-            if is_own {
-                inst.d.iter().for_each(|&reg| {
-                    of_block.insert(reg);
-                });
-            }
+            note_of_block(inst, &mut of_block);
             if let (InstKind::Pure { .. } | InstKind::Const(_), &[reg]) =
                 (&inst.kind, inst.d.as_slice())
             {
@@ -195,6 +187,19 @@ fn drop_unread(func: &mut Func) {
         }
         kept.reverse();
         block.insts = kept;
+    }
+}
+
+/// Notes what an instruction writes that may be another number in each block: the block's own, and what is made of such.
+pub(super) fn note_of_block(inst: &Inst, of_block: &mut BitSet) {
+    let is_own = match inst.kind {
+        InstKind::Special(special) => special.is_of_block(),
+        _ => inst.uses().any(|reg| of_block.has(reg)),
+    };
+    if is_own {
+        inst.d.iter().for_each(|&reg| {
+            of_block.insert(reg);
+        });
     }
 }
 

@@ -8,6 +8,7 @@
 use std::collections::HashMap;
 
 use super::set::BitSet;
+use super::sums::note_of_block;
 use super::uniformity::Class;
 use crate::ir::{Func, Inst, InstKind, Reg};
 use crate::segment::Tag;
@@ -41,15 +42,7 @@ pub(super) fn hoist(func: &mut Func, classes: &[Class], live: &[BitSet]) -> bool
     let mut copies: Vec<Option<Reg>> = vec![None; count];
     let mut found = Vec::new();
     for inst in insts() {
-        let is_own = match inst.kind {
-            InstKind::Special(special) => special.is_of_block(),
-            _ => inst.uses().any(|reg| of_block.has(reg)),
-        };
-        if is_own {
-            inst.d.iter().for_each(|&reg| {
-                of_block.insert(reg);
-            });
-        }
+        note_of_block(inst, &mut of_block);
         let (InstKind::Pure { tag, .. }, &[reg]) = (&inst.kind, inst.d.as_slice()) else {
             continue;
         };
