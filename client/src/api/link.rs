@@ -10,7 +10,7 @@ use cuda_abi::CUresult;
 use cuda_abi::types::{CUjit_option, CUjitInputType, CUlinkState};
 
 use super::Outcome;
-use crate::code::image::find::{FoundImage, find, is_wrapper};
+use crate::code::image::find::{find, is_wrapper};
 use crate::code::image::jit::Jit;
 use crate::context::current;
 use crate::pointers::{Bytes, List, Out, Text};
@@ -94,14 +94,11 @@ pub(crate) fn cuLinkAddData_v2(
     let bytes = unsafe { std::slice::from_raw_parts(start, size) };
     if is_wrapper(bytes) {
         // SAFETY: it is a wrapper of the program's, which leads to a whole fatbin.
-        let found = unsafe { find(start)? };
-        let FoundImage { start, bytes, .. } = found;
-        // SAFETY: `find` saw a whole fatbin of `bytes` bytes there, which the program keeps during the call.
-        let bytes = unsafe { std::slice::from_raw_parts(start, bytes) };
+        let found = unsafe { find(start)?.copy()? };
         return session
             .code
             .links
-            .add(session, state.bits(), kind, name, bytes);
+            .add(session, state.bits(), kind, name, &found);
     }
     session
         .code

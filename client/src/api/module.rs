@@ -48,7 +48,7 @@ pub(super) fn image_of_file(
     check_file(&content).inspect_err(|code| jit.log_no_image(*code))?;
     // Text ends in a NUL for whoever reads it; the other forms do not mind one more byte.
     content.push(0);
-    let found = FoundImage::of(content.as_ptr(), content.len());
+    let found = FoundImage::of(&content);
     // SAFETY: the bytes are those of `content`, which lives until the load is over.
     unsafe { Image::load(session, &found, jit) }
 }

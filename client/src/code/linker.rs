@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use cuda_abi::CUresult;
 use protocol::linked_image::{self, Part};
 
+use crate::code::image::find::FoundImage;
 use crate::code::image::jit::Jit;
 use crate::code::image::{Image, check};
 use crate::handle::{HandleKind, Key, MAX_INDEX};
@@ -152,7 +153,9 @@ impl Links {
             }
             let bytes = encode(&link.parts);
             let options = link.jit.options();
-            let (image, log) = Image::load_bytes(connection, &bytes, options)?;
+            // SAFETY: all of it is there.
+            let (image, log) =
+                unsafe { Image::load_with(connection, &FoundImage::of(&bytes), options)? };
             let status = image.as_ref().err().copied().unwrap_or(CUresult::SUCCESS);
             link.write_log(status, &log);
             link.done = Some((bytes, image?));

@@ -5,14 +5,14 @@
 //! wrapper that lists its parts becomes an image of all of them here. Knows nothing of
 //! what is inside, which only the server reads.
 //!
-//! What a damaged image says of its length may lead anywhere, so before anything is read the kernel is
-//! asked whether it is there: a damaged image is an error and not the program's end.
+//! What a damaged image says of its length may lead anywhere, so whatever is read is read through the kernel
+//! (`os::program_memory`): a damaged image is an error and not the program's end.
 
 use cuda_abi::CUresult;
 use cuda_abi::types::CUjitInputType;
 use protocol::linked_image;
-use rustix::io::Errno;
-use rustix::mm::Advice;
+
+use crate::os::program_memory;
 
 /// Magic of a fatbin's wrapper.
 const WRAPPER: u32 = 0x4662_43b1;
@@ -36,23 +36,21 @@ const PAGE: usize = 4096;
 /// Parts of a wrapper that lists what was linked; a list of more has no end.
 const MOST_PARTS: usize = 4096;
 
-/// Memory that holds an image.
+/// Memory that holds an image, or what is damaged so that there is less than it says.
 #[derive(Debug)]
 pub(crate) struct FoundImage {
-    /// Its first byte.
-    pub start: *const u8,
-    /// Bytes.
-    pub bytes: usize,
+    start: *const u8,
+    bytes: usize,
     /// The memory, where it is not the program's.
     _made: Option<Vec<u8>>,
 }
 
 impl FoundImage {
-    /// An image in memory of the program's.
-    pub(crate) fn of(start: *const u8, bytes: usize) -> Self {
+    /// An image whose end is known.
+    pub(crate) fn of(image: &[u8]) -> Self {
         Self {
-            start,
-            bytes,
+            start: image.as_ptr(),
+            bytes: image.len(),
             _made: None,
         }
     }
@@ -64,6 +62,40 @@ impl FoundImage {
             _made: Some(image),
         }
     }
+
+    /// Bytes that it says it has.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Its first byte.
+    pub(crate) fn start(&self) -> *const u8 {
+        self.start
+    }
+
+    /// Copies a part of it, from its byte `at` on.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_IMAGE when it is not all there.
+    ///
+    /// # Safety
+    /// As [`find`], of where it was found.
+    pub(crate) unsafe fn copy_part(&self, at: usize, into: &mut [u8]) -> Result<(), CUresult> {
+        // SAFETY: the caller's promise.
+        unsafe { read(self.start.wrapping_add(at), into) }
+    }
+
+    /// Copies all of it.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_IMAGE when it is not all there.
+    ///
+    /// # Safety
+    /// As [`find`], of where it was found.
+    pub(crate) unsafe fn copy(&self) -> Result<Vec<u8>, CUresult> {
+        // SAFETY: the caller's promise.
+        unsafe { copy(self.start, self.bytes) }
+    }
 }
 
 /// Whether bytes begin as a fatbin's wrapper.
@@ -71,13 +103,56 @@ pub(crate) fn is_wrapper(bytes: &[u8]) -> bool {
     bytes.len() >= 24 && bytes.starts_with(&WRAPPER.to_le_bytes())
 }
 
-/// Reads a value of the program's memory, which need not be aligned.
+/// Reads memory of the program's.
 ///
 /// # Safety
-/// `at` points to readable memory that holds a `T`, for which any bits will do.
-unsafe fn peek<T: Copy>(at: *const u8) -> T {
-    // SAFETY: the caller vouches for the memory; unaligned reads ask no more.
-    unsafe { at.cast::<T>().read_unaligned() }
+/// As [`program_memory::read`].
+unsafe fn read(from: *const u8, into: &mut [u8]) -> Result<(), CUresult> {
+    // SAFETY: the caller's promise.
+    unsafe { program_memory::read(from, into) }.map_err(|_| CUresult::ERROR_INVALID_IMAGE)
+}
+
+/// Copies memory of the program's.
+///
+/// # Safety
+/// As [`program_memory::read`].
+unsafe fn copy(from: *const u8, bytes: usize) -> Result<Vec<u8>, CUresult> {
+    let mut copied = vec![0; bytes];
+    // SAFETY: the caller's promise.
+    unsafe { read(from, &mut copied)? };
+    Ok(copied)
+}
+
+/// Copies the first bytes of something.
+///
+/// # Safety
+/// As [`program_memory::read`].
+unsafe fn head<const N: usize>(from: *const u8) -> Result<[u8; N], CUresult> {
+    let mut bytes = [0; N];
+    // SAFETY: the caller's promise.
+    unsafe { read(from, &mut bytes)? };
+    Ok(bytes)
+}
+
+fn long(bytes: &[u8], at: usize) -> u64 {
+    let mut value = [0; 8];
+    value.copy_from_slice(&bytes[at..at + 8]);
+    u64::from_le_bytes(value)
+}
+
+fn word(bytes: &[u8], at: usize) -> u32 {
+    let mut value = [0; 4];
+    value.copy_from_slice(&bytes[at..at + 4]);
+    u32::from_le_bytes(value)
+}
+
+fn half(bytes: &[u8], at: usize) -> u64 {
+    u64::from(u16::from_le_bytes([bytes[at], bytes[at + 1]]))
+}
+
+/// An address that stands in memory of the program's.
+fn pointer(bytes: &[u8], at: usize) -> *const u8 {
+    std::ptr::with_exposed_provenance(long(bytes, at) as usize)
 }
 
 /// Finds the image at an address.
@@ -91,20 +166,18 @@ pub(crate) unsafe fn find(start: *const u8) -> Result<FoundImage, CUresult> {
     if start.is_null() {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
-    readable(start, 1)?;
     // SAFETY: the first byte exists; the shortest text is its NUL alone. The further bytes of a
-    // magic are read only once the ones before fit.
+    // magic are read only once the first is that of one.
     unsafe {
-        match *start {
-            0x7f if (1..4).all(|at| *start.add(at) == ELF[at]) => elf(start),
-            0x9d if (1..linked_image::MAGIC.len())
-                .all(|at| *start.add(at) == linked_image::MAGIC[at]) =>
-            {
-                readable(start, linked_image::HEADER as u64)?;
-                let total = peek::<u64>(start.add(linked_image::MAGIC.len()));
+        let [first] = head(start)?;
+        match first {
+            0x7f if head(start)? == ELF => elf(start),
+            0x9d if head(start)? == linked_image::MAGIC => {
+                let header = head::<{ linked_image::HEADER }>(start)?;
+                let total = long(&header, linked_image::MAGIC.len());
                 bounded(start, total.max(linked_image::HEADER as u64))
             }
-            0xb1 | 0x50 => match peek::<u32>(start) {
+            0xb1 | 0x50 => match u32::from_le_bytes(head(start)?) {
                 WRAPPER => wrapper(start),
                 FATBIN => fatbin(start),
                 _ => Err(CUresult::ERROR_INVALID_IMAGE),
@@ -118,9 +191,9 @@ pub(crate) unsafe fn find(start: *const u8) -> Result<FoundImage, CUresult> {
 /// # Safety
 /// As [`find`], with a wrapper's magic at `start`.
 unsafe fn wrapper(start: *const u8) -> Result<FoundImage, CUresult> {
-    readable(start, 24)?;
     // SAFETY: a wrapper has 24 bytes: magic, version, and two pointers.
-    let (version, data) = unsafe { (peek::<u32>(start.add(4)), peek::<*const u8>(start.add(8))) };
+    let header = unsafe { head::<24>(start)? };
+    let (version, data) = (word(&header, 4), pointer(&header, 8));
     if !matches!(version, 1 | 2) || data.is_null() {
         return Err(CUresult::ERROR_INVALID_IMAGE);
     }
@@ -131,14 +204,12 @@ unsafe fn wrapper(start: *const u8) -> Result<FoundImage, CUresult> {
     }
     // Version 2 also lists what was linked; the first pointer is the result of linking them, for the
     // devices that there was machine code for.
-    // SAFETY: the wrapper's 24 bytes are readable, and the second pointer takes the last eight.
-    let list = unsafe { peek::<*const *const u8>(start.add(16)) };
+    let list = pointer(&header, 16).cast::<*const u8>();
     let mut parts = Vec::new();
     while !list.is_null() {
-        let entry = list.wrapping_add(parts.len()).cast();
-        readable(entry, 8)?;
         // SAFETY: the list ends in a null pointer, which is what ends the loop.
-        let part = unsafe { peek::<*const u8>(entry) };
+        let entry = unsafe { head::<8>(list.wrapping_add(parts.len()).cast())? };
+        let part = pointer(&entry, 0);
         if part.is_null() {
             break;
         }
@@ -146,19 +217,18 @@ unsafe fn wrapper(start: *const u8) -> Result<FoundImage, CUresult> {
             return Err(CUresult::ERROR_INVALID_IMAGE);
         }
         // SAFETY: each entry leads to a fatbin.
-        parts.push(unsafe { wrapped(part)? });
+        parts.push(unsafe { wrapped(part)?.copy()? });
     }
     if parts.is_empty() {
         return Ok(whole);
     }
-    // SAFETY: the parts are whole fatbins of the program's, by what it promises of the wrapper.
-    let bytes =
-        |found: &FoundImage| unsafe { std::slice::from_raw_parts(found.start, found.bytes) };
+    // SAFETY: as above.
+    let whole = unsafe { whole.copy()? };
     let names: Vec<String> = (1..=parts.len()).map(|at| format!("object {at}")).collect();
     let linked = linked_image::Part {
         kind: linked_image::ALREADY_LINKED,
         name: "linked",
-        bytes: bytes(&whole),
+        bytes: &whole,
     };
     let each = parts
         .iter()
@@ -166,7 +236,7 @@ unsafe fn wrapper(start: *const u8) -> Result<FoundImage, CUresult> {
         .map(|(part, name)| linked_image::Part {
             kind: CUjitInputType::FATBINARY.0,
             name,
-            bytes: bytes(part),
+            bytes: part,
         });
     Ok(FoundImage::made(linked_image::encode(
         std::iter::once(linked).chain(each),
@@ -176,138 +246,111 @@ unsafe fn wrapper(start: *const u8) -> Result<FoundImage, CUresult> {
 /// # Safety
 /// `data` points to a fatbin, or to something whose first word shows that it is none.
 unsafe fn wrapped(data: *const u8) -> Result<FoundImage, CUresult> {
-    readable(data, FATBIN_HEADER)?;
     // SAFETY: the first word is readable; if it is a fatbin's, a whole fatbin is there, as the caller promises.
     unsafe {
-        if peek::<u32>(data) == FATBIN {
-            fatbin(data)
-        } else {
-            Err(CUresult::ERROR_INVALID_IMAGE)
+        match u32::from_le_bytes(head(data)?) {
+            FATBIN => fatbin(data),
+            _ => Err(CUresult::ERROR_INVALID_IMAGE),
         }
     }
 }
 
-fn bounded(start: *const u8, bytes: u64) -> Result<FoundImage, CUresult> {
-    readable(start, bytes)?;
-    Ok(FoundImage::of(start, bytes as usize))
-}
-
-/// Checks that memory of the program's can be read, where the kernel can tell (Linux 5.14).
-fn readable(start: *const u8, bytes: u64) -> Result<(), CUresult> {
+/// An image of which its last byte at least is there.
+///
+/// # Safety
+/// As [`find`].
+unsafe fn bounded(start: *const u8, bytes: u64) -> Result<FoundImage, CUresult> {
     if bytes > MOST {
         return Err(CUresult::ERROR_INVALID_IMAGE);
     }
-    let into_page = start.addr() % PAGE;
-    let first = start.wrapping_sub(into_page).cast_mut();
-    let whole = (into_page + bytes as usize).next_multiple_of(PAGE);
-    // SAFETY: the advice has pages brought in, which are read anyway, and changes nothing.
-    let asked = unsafe { rustix::mm::madvise(first.cast(), whole, Advice::LinuxPopulateRead) };
-    match asked {
-        // Nothing is there, or nothing that may be read.
-        Err(Errno::NOMEM | Errno::FAULT) => Err(CUresult::ERROR_INVALID_IMAGE),
-        // Older kernels and strange mappings: what the program promised must do.
-        _ => Ok(()),
-    }
+    let bytes = bytes as usize;
+    // SAFETY: the caller's promise.
+    unsafe { head::<1>(start.wrapping_add(bytes.saturating_sub(1)))? };
+    Ok(FoundImage {
+        start,
+        bytes,
+        _made: None,
+    })
 }
 
 /// # Safety
 /// As [`find`], with a fatbin's magic at `start`.
 unsafe fn fatbin(start: *const u8) -> Result<FoundImage, CUresult> {
-    readable(start, FATBIN_HEADER)?;
     // SAFETY: the header has 16 bytes, of which the last 8 say what follows.
-    let rest = unsafe { peek::<u64>(start.add(8)) };
-    bounded(start, rest.saturating_add(FATBIN_HEADER))
+    unsafe {
+        let header = head::<{ FATBIN_HEADER as usize }>(start)?;
+        bounded(start, long(&header, 8).saturating_add(FATBIN_HEADER))
+    }
 }
 
 /// # Safety
 /// As [`find`], with text at `start`.
 unsafe fn text(start: *const u8) -> Result<FoundImage, CUresult> {
     // To the ends of pages, beyond which there may be nothing.
+    let mut step = vec![0; STEP];
+    let mut known = 0;
     let mut length = STEP - start.addr() % PAGE;
-    loop {
-        // Where it is not readable to there, its end may still be before.
-        let known = match readable(start, length as u64) {
-            Ok(()) => length,
-            Err(_) => readable_pages(start, length)?,
-        };
-        // SAFETY: so many bytes can be read.
-        let bytes = unsafe { std::slice::from_raw_parts(start, known) };
-        if let Ok(text) = std::ffi::CStr::from_bytes_until_nul(bytes) {
+    while known as u64 <= MOST {
+        let bytes = &mut step[..length];
+        // SAFETY: the caller's promise; where text ends before the memory does, its pages are tried one by one.
+        let is_there = unsafe { read(start.wrapping_add(known), bytes) };
+        if is_there.is_err() && length > PAGE {
+            length = PAGE - start.wrapping_add(known).addr() % PAGE;
+            continue;
+        }
+        is_there?;
+        if let Some(end) = bytes.iter().position(|&byte| byte == 0) {
             // The NUL is part of the image, so that the server sees where it ends.
-            return bounded(start, text.to_bytes_with_nul().len() as u64);
+            // SAFETY: the caller's promise.
+            return unsafe { bounded(start, (known + end) as u64 + 1) };
         }
-        if known < length {
-            return Err(CUresult::ERROR_INVALID_IMAGE);
-        }
-        length *= 2;
+        known += length;
+        length = length.next_multiple_of(PAGE);
     }
-}
-
-/// How many of some bytes can be read, in whole pages; at least the first.
-fn readable_pages(start: *const u8, bytes: usize) -> Result<usize, CUresult> {
-    let mut known = PAGE - start.addr() % PAGE;
-    readable(start, known as u64)?;
-    while known < bytes && readable(start.wrapping_add(known), PAGE as u64).is_ok() {
-        known += PAGE;
-    }
-    Ok(known)
+    Err(CUresult::ERROR_INVALID_IMAGE)
 }
 
 /// # Safety
 /// As [`find`], with an ELF magic at `start`.
 unsafe fn elf(start: *const u8) -> Result<FoundImage, CUresult> {
-    readable(start, ELF_HEADER as u64)?;
-    // SAFETY: a 64-bit ELF file begins with its header of 64 bytes; others are refused by byte 4.
+    // A 64-bit ELF file begins with its header of 64 bytes; others are refused by byte 4.
+    // SAFETY: the caller's promise.
     let header = unsafe {
-        if *start.add(4) != 2 {
+        if head::<5>(start)?[4] != 2 {
             return Err(CUresult::ERROR_INVALID_IMAGE);
         }
-        peek::<[u8; ELF_HEADER]>(start)
+        head::<ELF_HEADER>(start)?
     };
-    let half = |at: usize| u64::from(u16::from_le_bytes([header[at], header[at + 1]]));
-    let long = |at: usize| {
-        let mut bytes = [0; 8];
-        bytes.copy_from_slice(&header[at..at + 8]);
-        u64::from_le_bytes(bytes)
+    let mut end = ELF_HEADER as u64;
+    // Where a table lies, how large its entries are and at least must be, how many there are, and an entry's kind of what has
+    // content in the file, where that begins and how long it is.
+    let segments = (long(&header, 32), half(&header, 54), 56, half(&header, 56));
+    let sections = (long(&header, 40), half(&header, 58), 64, half(&header, 60));
+    let of_segment = |entry: &[u8]| Some((long(entry, 8), long(entry, 32)));
+    // Sections without content in the file: SHT_NULL and SHT_NOBITS.
+    let of_section = |entry: &[u8]| {
+        (!matches!(word(entry, 4), 0 | 8)).then(|| (long(entry, 24), long(entry, 32)))
     };
-    let (segments, sections) = (long(32), long(40));
-    let (segment_size, segment_count) = (half(54), half(56));
-    let (section_size, section_count) = (half(58), half(60));
-    let segments_end = segments.saturating_add(segment_size * segment_count);
-    let sections_end = sections.saturating_add(section_size * section_count);
-    let mut end = (ELF_HEADER as u64).max(segments_end).max(sections_end);
-    if end > MOST
-        || (segment_count > 0 && segment_size < 56)
-        || (section_count > 0 && section_size < 64)
-    {
-        return Err(CUresult::ERROR_INVALID_IMAGE);
-    }
-    // The tables lie within `end`.
-    readable(start, end)?;
-    for index in 0..section_count {
-        // SAFETY: the header says that its table of sections lies here.
-        let (kind, offset, size) = unsafe {
-            let section = start.add((sections + index * section_size) as usize);
-            (
-                peek::<u32>(section.add(4)),
-                peek::<u64>(section.add(24)),
-                peek::<u64>(section.add(32)),
-            )
-        };
-        // Sections without content in the file: SHT_NULL and SHT_NOBITS.
-        if !matches!(kind, 0 | 8) {
-            end = end.max(offset.saturating_add(size));
+    type Extent = fn(&[u8]) -> Option<(u64, u64)>;
+    for ((table, size, least, count), extent) in [
+        (segments, of_segment as Extent),
+        (sections, of_section as Extent),
+    ] {
+        if count == 0 {
+            continue;
         }
+        let after = table.saturating_add(size * count);
+        if size < least || after > MOST {
+            return Err(CUresult::ERROR_INVALID_IMAGE);
+        }
+        // SAFETY: the header says that a table lies here.
+        let entries = unsafe { copy(start.wrapping_add(table as usize), (size * count) as usize)? };
+        let extents = entries.chunks_exact(size as usize).filter_map(extent);
+        let ends = extents.map(|(offset, size)| offset.saturating_add(size));
+        end = ends.fold(end.max(after), u64::max);
     }
-    for index in 0..segment_count {
-        // SAFETY: the header says that its table of segments lies here.
-        let (offset, size) = unsafe {
-            let segment = start.add((segments + index * segment_size) as usize);
-            (peek::<u64>(segment.add(8)), peek::<u64>(segment.add(32)))
-        };
-        end = end.max(offset.saturating_add(size));
-    }
-    bounded(start, end)
+    // SAFETY: the caller's promise.
+    unsafe { bounded(start, end) }
 }
 
 /// Checks that a file's content is a whole image: what [`find`] would read lies inside of it.
@@ -315,15 +358,12 @@ unsafe fn elf(start: *const u8) -> Result<FoundImage, CUresult> {
 /// # Errors
 /// CUDA_ERROR_INVALID_IMAGE when it is none, or is cut short.
 pub(crate) fn check_file(content: &[u8]) -> Result<(), CUresult> {
-    let long = |at: usize| {
-        let bytes = content.get(at..at + 8)?;
-        Some(u64::from_le_bytes(bytes.try_into().ok()?))
-    };
     match content {
-        [0x50, 0xed, 0x55, 0xba, ..] => match long(8) {
-            Some(rest) if rest.saturating_add(FATBIN_HEADER) <= content.len() as u64 => Ok(()),
-            _ => Err(CUresult::ERROR_INVALID_IMAGE),
-        },
+        [0x50, 0xed, 0x55, 0xba, ..] => {
+            let is_whole = content.len() as u64 >= FATBIN_HEADER
+                && long(content, 8).saturating_add(FATBIN_HEADER) <= content.len() as u64;
+            is_whole.then_some(()).ok_or(CUresult::ERROR_INVALID_IMAGE)
+        }
         [0x7f, b'E', b'L', b'F', ..] if content.len() >= ELF_HEADER => Ok(()),
         _ if linked_image::is_linked(content) => match linked_image::decode(content) {
             Ok(_) => Ok(()),
@@ -344,7 +384,7 @@ mod tests {
 
     fn length(image: &[u8]) -> Result<usize, CUresult> {
         // SAFETY: every image below is whole, or refused by what it begins with.
-        unsafe { find(image.as_ptr()).map(|found| found.bytes) }
+        unsafe { find(image.as_ptr())?.copy().map(|found| found.len()) }
     }
 
     fn a_fatbin(rest: u64) -> Vec<u8> {
@@ -489,6 +529,15 @@ mod tests {
             wrapper.extend(u64::to_le_bytes(list));
             assert_eq!(length(&wrapper), invalid, "{data:#x}, {list:#x}");
         }
+        // What was there when it was found, and is gone when it is read.
+        page[..16].copy_from_slice(&a_fatbin(64)[..16]);
+        // SAFETY: of a length that is not true nothing is read but through the kernel.
+        let found = unsafe { find(page.as_ptr()) }.unwrap();
+        let nobody = rustix::mm::MprotectFlags::empty();
+        // SAFETY: nothing uses the page any more.
+        unsafe { rustix::mm::mprotect(page.as_mut_ptr().cast(), PAGE, nobody).unwrap() };
+        // SAFETY: as above.
+        assert_eq!(unsafe { found.copy() }, Err(CUresult::ERROR_INVALID_IMAGE));
     }
 
     #[test]

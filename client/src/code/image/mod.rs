@@ -56,15 +56,14 @@ impl Image {
     /// What the server says of the image; `jit` then has its log.
     ///
     /// # Safety
-    /// The memory that `found` names is readable and does not change during the call.
+    /// As [`find::find`], of where it was found.
     pub(crate) unsafe fn load(
         connection: &'static Connection,
         found: &FoundImage,
         jit: &mut Jit,
     ) -> Result<Arc<Self>, CUresult> {
-        // SAFETY: the caller vouches that the memory that `found` names is readable and stays as it is.
-        let bytes = unsafe { std::slice::from_raw_parts(found.start, found.bytes) };
-        let (image, log) = Self::load_bytes(connection, bytes, jit.options())?;
+        // SAFETY: the caller's promise.
+        let (image, log) = unsafe { Self::load_with(connection, found, jit.options())? };
         let status = image.as_ref().err().copied().unwrap_or(CUresult::SUCCESS);
         jit.write_server_log(status, &log);
         image
@@ -73,11 +72,14 @@ impl Image {
     /// Loads an image. What comes beside it is its log.
     ///
     /// # Errors
-    /// Outside: there is no server to be asked. Inside: what the server says of the image.
+    /// Outside: the image is not all there, or no server to be asked. Inside: what the server says of the image.
+    ///
+    /// # Safety
+    /// As [`find::find`], of where it was found.
     #[allow(clippy::type_complexity, reason = "two kinds of errors, as said above")]
-    pub(crate) fn load_bytes(
+    pub(crate) unsafe fn load_with(
         connection: &'static Connection,
-        bytes: &[u8],
+        found: &FoundImage,
         options: u32,
     ) -> Result<(Result<Arc<Self>, CUresult>, Vec<u8>), CUresult> {
         let number = LAST.fetch_add(1, Ordering::Relaxed) + 1;
@@ -89,7 +91,9 @@ impl Image {
             variables: HashMap::new(),
             names: Vec::new(),
         };
-        let (status, descriptor, log) = request_load(connection, number, bytes, options)?;
+        // SAFETY: the caller's promise.
+        let (status, descriptor, log) =
+            unsafe { request_load(connection, number, found, options)? };
         if status != CUresult::SUCCESS {
             return Ok((Err(status), log));
         }
@@ -151,23 +155,28 @@ impl Drop for Image {
 /// Has the server look at an image that will be a part of a link: what it says, and its log.
 pub(crate) fn check(
     connection: &'static Connection,
-    bytes: &[u8],
+    image: &[u8],
 ) -> Result<(CUresult, Vec<u8>), CUresult> {
     let number = LAST.fetch_add(1, Ordering::Relaxed) + 1;
-    let said = request_load(connection, number, bytes, IMAGE_PART);
+    // SAFETY: all of it is there.
+    let said = unsafe { request_load(connection, number, &FoundImage::of(image), IMAGE_PART) };
     connection.post(&ImageUnload { image: number })?;
     let (status, _, log) = said?;
     Ok((status, log))
 }
 
 /// Sends an image to the server: its status, its descriptor and its log.
-fn request_load(
+///
+/// # Safety
+/// As [`find::find`], of where it was found.
+unsafe fn request_load(
     connection: &'static Connection,
     number: u64,
-    bytes: &[u8],
+    found: &FoundImage,
     options: u32,
 ) -> Result<(CUresult, Vec<u8>, Vec<u8>), CUresult> {
-    upload(connection, number, bytes)?;
+    // SAFETY: the caller's promise.
+    unsafe { upload(connection, number, found)? };
     let room = connection.stage(DESCRIPTION)?;
     // Code is loaded where the thread's context is, which need not be made yet. Without one any device will do.
     let device = context::current_as_it_is()
@@ -206,32 +215,43 @@ fn request_load(
     let said = String::from_utf8_lossy(&log[..log.len().min(MOST_LOG)]);
     let said = said.trim_end().replace('\n', "; ");
     if status != CUresult::SUCCESS {
-        let file = file_at(bytes.as_ptr().addr() as u64);
+        let file = file_at(found.start().addr() as u64);
         let place = file.map_or_else(String::new, |file| format!(" in {file}"));
-        let (bytes, code) = (bytes.len(), status.0);
+        let (bytes, code) = (found.bytes(), status.0);
         crate::log::log!(
             "an image{place}, of {bytes} bytes, was refused with error {code}: {said}"
         );
     } else if !said.is_empty() && options & IMAGE_VERBOSE == 0 {
         crate::log::log!(
             "the server says of an image of {} bytes: {said}",
-            bytes.len()
+            found.bytes()
         );
     }
     Ok((status, descriptor.to_vec(), log.to_vec()))
 }
 
 /// Sends an image's bytes.
-fn upload(connection: &'static Connection, image: u64, bytes: &[u8]) -> Result<(), CUresult> {
+///
+/// # Safety
+/// As [`find::find`], of where it was found.
+unsafe fn upload(
+    connection: &'static Connection,
+    image: u64,
+    found: &FoundImage,
+) -> Result<(), CUresult> {
+    let total = found.bytes();
+    let mut room = vec![0; total.min(PIECE)];
     let mut sent = 0;
     let mut on_the_way = Vec::new();
-    while sent < bytes.len() {
-        let piece = &bytes[sent..bytes.len().min(sent + PIECE)];
+    while sent < total {
+        let piece = &mut room[..PIECE.min(total - sent)];
+        // SAFETY: the caller's promise.
+        unsafe { found.copy_part(sent, piece)? };
         let chunk = connection.stage(piece.len())?;
         chunk.copy_in(0, piece);
         let request = ImagePut {
             image,
-            total: bytes.len() as u64,
+            total: total as u64,
             offset: sent as u64,
             staging: chunk.offset(),
             bytes: piece.len() as u64,
@@ -239,7 +259,7 @@ fn upload(connection: &'static Connection, image: u64, bytes: &[u8]) -> Result<(
         connection.post_staged(&request, piece)?;
         sent += piece.len();
         on_the_way.push(chunk);
-        if on_the_way.len() * PIECE >= WINDOW || sent == bytes.len() {
+        if on_the_way.len() * PIECE >= WINDOW || sent == total {
             // Records are taken in order: with this reply the server has all that went before.
             connection.call(&MemInfo {
                 device: connection.devices()[0].number,
