@@ -25,6 +25,7 @@ use crate::shell::root;
 use crate::skipped;
 use outcome::{Ending, PartOutcome, minutes, table};
 
+mod failures;
 mod outcome;
 
 /// The variable that tells a process which part of the run it is.
@@ -140,6 +141,13 @@ pub fn run(parts: Vec<Part>, at_once: usize) -> Result<()> {
         .iter()
         .filter(|outcome| outcome.result != Ending::Passed);
     let failed: Vec<&str> = failed.map(|outcome| outcome.name).collect();
+    for name in &failed {
+        // Of a part that did not run there is none.
+        let output = fs::read(log_path(&folder, name)).unwrap_or_default();
+        for line in failures::lines(&String::from_utf8_lossy(&output)) {
+            println!("{name}: {line}");
+        }
+    }
     if is_interrupted.load(Ordering::Relaxed) {
         bail!("ended by a signal before all was run");
     }
@@ -167,6 +175,11 @@ fn run_here(parts: Vec<Part>, name: &std::ffi::OsStr) -> ! {
     std::process::exit(i32::from(result.is_err()));
 }
 
+/// Where a part's output goes.
+fn log_path(folder: &Path, name: &str) -> PathBuf {
+    folder.join(format!("{}.log", name.replace(' ', "-")))
+}
+
 /// How parts are run.
 struct Run<'a> {
     at_once: usize,
@@ -185,6 +198,8 @@ struct UnderWay<'a> {
     plan: &'a Plan,
     child: Child,
     begun: Instant,
+    /// What it prints, to write to and to read from.
+    log: File,
     output: File,
     /// Whether what it prints is shown as it comes.
     is_shown: bool,
@@ -254,14 +269,14 @@ impl Run<'_> {
 
     fn start<'a>(&mut self, number: usize, plan: &'a Plan, count: usize) -> Result<UnderWay<'a>> {
         let name = plan.name;
-        let path = self.folder.join(format!("{}.log", name.replace(' ', "-")));
+        let path = log_path(self.folder, name);
         let log = File::create(&path).with_context(|| path.display().to_string())?;
         let child = (self.command)(plan)
             .envs(plan.variables.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::null())
             // A file and not a pipe: who outlives the part would keep a pipe open.
             .stdout(log.try_clone()?)
-            .stderr(log)
+            .stderr(log.try_clone()?)
             .spawn()
             .with_context(|| format!("cannot start the part {name}"))?;
         self.say(&format!("part {number} of {count} begins: {name}"))?;
@@ -270,6 +285,7 @@ impl Run<'_> {
             plan,
             child,
             begun: Instant::now(),
+            log,
             output: File::open(path)?,
             is_shown: false,
         })
@@ -300,6 +316,9 @@ impl Run<'_> {
         let mut why = None;
         if part.begun.elapsed() > part.plan.limit {
             why = Some(format!("no end within {}", minutes(part.plan.limit)));
+            for line in process_tree::command_lines(id) {
+                writeln!(part.log, "xtask: process {line}")?;
+            }
         } else if is_interrupted {
             why = Some("ended by a signal".to_owned());
         }
@@ -504,6 +523,8 @@ mod tests {
         let pid = printed.lines().find_map(|line| line.parse::<u32>().ok());
         let process = pid.and_then(Process::of);
         assert!(process.is_none_or(|it| it.has_ended), "{printed}");
+        let says = |line: &str| line.starts_with("xtask: process ") && line.ends_with("sleep 600");
+        assert!(printed.lines().any(says), "{printed}");
     }
 
     #[test]
