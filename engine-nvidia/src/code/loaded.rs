@@ -241,7 +241,7 @@ impl Loaded {
 impl Drop for Loaded {
     fn drop(&mut self) {
         let module = self.module;
-        self.device.destroy_later(0, move |driver| {
+        self.device.when_idle(0, move |driver| {
             // SAFETY: made in `new`; whoever had it waited for the work that used it.
             let _ = unsafe { driver.cuModuleUnload(module.raw()) };
         });

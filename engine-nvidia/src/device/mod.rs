@@ -347,12 +347,12 @@ impl Device {
         }
     }
 
-    /// Has the driver give something back while there are no kernels: it would wait for all of them.
-    /// It is about so many bytes of memory. Not done on a device that has died.
-    pub(crate) fn destroy_later(
+    /// Calls the driver while there are no kernels, for what would wait for all of them: to give something back, of so many bytes
+    /// of memory, or to make a graph. Not done on a device that has died.
+    pub(crate) fn when_idle(
         self: &Arc<Self>,
         bytes: u64,
-        give_back: impl FnOnce(&Driver) + Send + 'static,
+        work: impl FnOnce(&Driver) + Send + 'static,
     ) {
         // The device keeps its gate, and that what is retired: it must not keep the device in turn.
         let device = Arc::downgrade(self);
@@ -360,13 +360,13 @@ impl Device {
             if let Some(device) = device.upgrade()
                 && let Ok(driver) = device.enter()
             {
-                give_back(driver);
+                work(driver);
             }
         };
-        self.gate.destroy_later(bytes, call);
+        self.gate.when_idle(bytes, call);
     }
 
-    /// To be called before anything is made that will be [retired](Device::destroy_later): waits while there is
+    /// To be called before anything is made that will be [retired](Device::when_idle): waits while there is
     /// much of it already.
     ///
     /// # Errors
@@ -396,7 +396,7 @@ impl Device {
         {
             // Who finds no memory is told so, rather than wait for what may not end.
             let until = Instant::now() + LONGEST_GIVING_UP;
-            while !self.gate.destroy_pending() && Instant::now() < until {
+            while !self.gate.run_pending() && Instant::now() < until {
                 std::thread::sleep(BETWEEN_TRIES);
             }
             return take(driver);
@@ -498,7 +498,7 @@ impl Device {
 
     /// Bytes of memory that nobody has taken, what waits to be given back among them if that can be now.
     pub(crate) fn free_memory(&self) -> u64 {
-        self.gate.destroy_pending();
+        self.gate.run_pending();
         let (mut free, mut total) = (0, 0);
         let asked = self.enter().and_then(|driver| {
             // SAFETY: the pointers are to locals.

@@ -4,7 +4,7 @@
 //! the context's lock meanwhile, so that nobody could launch anything: loading and unloading modules,
 //! unpinning host memory, destroying arrays (`benches/gpu/driver_calls.cu` finds out which). They are made
 //! only while the gate is closed and nothing runs. What is to be loaded waits for that; what is to be
-//! given back is [retired](QuiesceGate::destroy_later) until the device has nothing to do.
+//! given back is [retired](QuiesceGate::when_idle) until the device has nothing to do.
 //!
 //! A closed gate keeps others' operations in their streams, and streams give the driver only as much at a time as
 //! takes some [milliseconds](PATIENCE), so that usually nothing runs soon. Contexts whose work takes longer are *held*:
@@ -259,7 +259,7 @@ impl QuiesceGate {
         };
         disturbs?;
         // First, because the call may need the memory.
-        self.run_destroy_calls();
+        self.run_retired();
         let result = call();
         drop(closed);
         Ok(result)
@@ -342,9 +342,9 @@ impl QuiesceGate {
         }
     }
 
-    /// Has so many bytes of memory given back when no operation of any client runs. Does not wait: who
-    /// gives back may be ending, or has work of his own to see to.
-    pub(crate) fn destroy_later(&self, bytes: u64, call: impl FnOnce() + Send + 'static) {
+    /// Has a call made when no operation of any client runs, which gives back so many bytes of memory. Does not wait: who
+    /// asks may be ending, or has work of his own to see to.
+    pub(crate) fn when_idle(&self, bytes: u64, call: impl FnOnce() + Send + 'static) {
         let mut retired = self.retired.lock();
         retired.calls.push(Box::new(call));
         retired.bytes = retired.bytes.saturating_add(bytes);
@@ -376,11 +376,11 @@ impl QuiesceGate {
     }
 
     /// Does what was retired, if nothing runs. Does not wait. Whether nothing is left.
-    pub(crate) fn destroy_pending(&self) -> bool {
+    pub(crate) fn run_pending(&self) -> bool {
         if self.retired.lock().calls.is_empty() {
             return true;
         }
-        self.try_exclusive(|| self.run_destroy_calls()).is_some()
+        self.try_exclusive(|| self.run_retired()).is_some()
     }
 
     /// As [`QuiesceGate::run_exclusive`], but does not wait: `None`, and no call, if anything runs or somebody else makes or
@@ -407,7 +407,7 @@ impl QuiesceGate {
         result
     }
 
-    fn run_destroy_calls(&self) {
+    fn run_retired(&self) {
         let retired = std::mem::take(&mut *self.retired.lock());
         for call in retired.calls {
             call();

@@ -323,7 +323,7 @@ impl HostWindow {
         let registrations = Arc::clone(&self.registrations);
         let bytes = registrations.lock().get(&base).map_or(0, |it| it.bytes);
         let kept = (Arc::clone(&self.region.owner), Arc::clone(&self.addresses));
-        self.device.destroy_later(bytes, move |driver| {
+        self.device.when_idle(bytes, move |driver| {
             let mut registrations = registrations.lock();
             let leaves = registrations.get(&base).is_some_and(|it| it.leaving);
             if leaves && let Some(registration) = registrations.remove(&base) {

@@ -124,7 +124,7 @@ impl Drop for Array {
         let levels = std::mem::take(&mut self.levels);
         self.context
             .device()
-            .destroy_later(self.shape.bytes(), move |driver| match whole {
+            .when_idle(self.shape.bytes(), move |driver| match whole {
                 // SAFETY: made in `new`, destroyed once; whoever uses it holds a reference to this.
                 Some(whole) => drop(unsafe { driver.cuMipmappedArrayDestroy(whole.raw()) }),
                 None => {

@@ -154,7 +154,7 @@ impl BatchSupply {
     fn ask(self: &Arc<Self>, state: &mut State) {
         if !std::mem::replace(&mut state.is_asked, true) {
             let supply: Weak<Self> = Arc::downgrade(self);
-            self.device.destroy_later(0, move |driver| {
+            self.device.when_idle(0, move |driver| {
                 if let Some(supply) = supply.upgrade() {
                     supply.make(driver);
                 }

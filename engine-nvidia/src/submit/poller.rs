@@ -116,7 +116,7 @@ impl Drop for Poller {
             let _ = thread.join();
         }
         for device in &self.state.devices {
-            device.gate().destroy_pending();
+            device.gate().run_pending();
         }
     }
 }
@@ -182,7 +182,7 @@ impl PollingState {
                 let swept = self
                     .devices
                     .iter()
-                    .map(|device| device.gate().destroy_pending());
+                    .map(|device| device.gate().run_pending());
                 // What attended clients have running keeps the rest from being given back.
                 let again = swept.fold(false, |again, done| again | !done);
                 self.tell_the_idle(&clients);

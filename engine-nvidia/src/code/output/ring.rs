@@ -175,7 +175,7 @@ impl Ring {
 impl Drop for Ring {
     fn drop(&mut self) {
         let (memory, bytes) = (self.memory, self.bytes());
-        self.device.destroy_later(bytes as u64, move |driver| {
+        self.device.when_idle(bytes as u64, move |driver| {
             let memory = memory.raw().as_ptr().cast::<c_void>();
             // SAFETY: mapped and registered in `new`; kernels that write to it are over, and the module whose they
             // are gets another ring before it runs any again.

@@ -287,11 +287,11 @@ fn what_is_retired_waits_for_an_idle_device() {
     let running = gate.add_context();
     let (tell, told) = mpsc::channel();
     assert!(gate.try_pass(&running, false));
-    gate.destroy_later(1, move || tell.send(()).unwrap());
-    gate.destroy_pending();
+    gate.when_idle(1, move || tell.send(()).unwrap());
+    gate.run_pending();
     assert!(told.try_recv().is_err(), "given back beside what runs");
     running.operation_done();
-    gate.destroy_pending();
+    gate.run_pending();
     told.try_recv().unwrap();
     assert!(gate.retired.lock().calls.is_empty());
 }
@@ -300,7 +300,7 @@ fn what_is_retired_waits_for_an_idle_device() {
 fn what_was_retired_is_given_back_before_more_is_taken() {
     let gate = QuiesceGate::default();
     let (tell, told) = mpsc::channel();
-    gate.destroy_later(1, move || tell.send(()).unwrap());
+    gate.when_idle(1, move || tell.send(()).unwrap());
     assert_eq!(gate.run_exclusive(NEVER, || told.try_recv()), Ok(Ok(())));
 }
 
@@ -314,7 +314,7 @@ fn who_makes_more_waits_while_much_is_retired_and_who_retires_never() {
         assert_eq!(given_back.load(Ordering::SeqCst), 0, "after {count}");
         gate.make_room(NEVER).unwrap();
         let given_back = Arc::clone(&given_back);
-        gate.destroy_later(0, move || {
+        gate.when_idle(0, move || {
             given_back.fetch_add(1, Ordering::SeqCst);
         });
     }
