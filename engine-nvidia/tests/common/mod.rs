@@ -23,10 +23,10 @@ pub fn poke(to: u64, value: u32) -> Vec<u8> {
     [&to.to_le_bytes()[..], &value.to_le_bytes()].concat()
 }
 
-/// Waits until something holds, for twenty seconds at most.
+/// Waits until something holds, for a minute at most.
 #[allow(dead_code, reason = "not every test file waits")]
 pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
-    let limit = Instant::now() + Duration::from_secs(20);
+    let limit = Instant::now() + Duration::from_secs(60);
     while !holds() {
         assert!(Instant::now() < limit, "in vain: {what}");
         std::thread::sleep(Duration::from_millis(1));
