@@ -219,6 +219,7 @@ fn hand(daemon: &Connection, session: u64, handed: Handed<'_>) -> Connection {
         member: Membership::default(),
         time_line: None,
         files: u32::try_from(handed.files.len()).expect("they are few"),
+        takeover: u64::from(status.is_some()),
         bases: bases.unwrap_or_default(),
         former: None,
     });

@@ -73,6 +73,7 @@ fn admit() -> Admit {
         time_line: None,
         files: 0,
         bases: Vec::new(),
+        takeover: 0,
         former: Some(0x0708),
     }
 }

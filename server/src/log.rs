@@ -195,6 +195,7 @@ mod tests {
             time_line: None,
             files: 0,
             bases: Vec::new(),
+            takeover: 0,
             former: None,
         };
         let name = ClientLog::new(lines.clone(), Arc::default(), &admit, Some("a".into()));

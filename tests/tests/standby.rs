@@ -145,6 +145,31 @@ fn one_that_dies_costs_nobody_anything_and_is_replaced_later_and_later() {
     assert!(survivor.wait().success());
 }
 
+/// It is handed clients, and ends before it has done anything with them.
+#[test]
+fn one_that_dies_with_clients_it_was_handed_costs_them_nothing() {
+    let daemon = Daemon::start_as(&["--failover"], &[]);
+    let mut survivors: Vec<Talker> = (0..8).map(|_| survivor(&daemon)).collect();
+    for survivor in &mut survivors {
+        assert_eq!(survivor.ask("round"), "ok");
+    }
+    let standby = standby_after(&daemon, 0);
+    let server = daemon.server();
+    send(standby, Signal::STOP);
+    send(server, Signal::KILL);
+    eventually("it was handed all of them", || {
+        daemon.control_log().contains("was handed the last of 8")
+    });
+    send(standby, Signal::KILL);
+    for survivor in &mut survivors {
+        assert_eq!(survivor.ask("round"), "ok");
+    }
+    assert_ne!(daemon.server(), standby);
+    for survivor in survivors {
+        assert!(survivor.wait().success());
+    }
+}
+
 #[test]
 fn none_outlives_its_daemon() {
     let mut daemon = Daemon::start_as(&["--failover"], &[]);

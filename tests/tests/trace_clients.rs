@@ -402,6 +402,9 @@ fn a_killed_client_leaves_what_was_recorded() {
     let file = path("out");
     let recorder = Recorder::of(&daemon, &["--pid", &pid, "-o", file.to_str().unwrap()]);
     work_recorded(&mut worker, &file);
+    eventually("its kernels are written", || {
+        named(&of(&events_so_far(&file), "kernel"), "churn") > 0
+    });
     worker.child.kill().unwrap();
     worker.child.wait().unwrap();
     let said = recorder.ended(true);

@@ -3,6 +3,7 @@
 #![allow(clippy::disallowed_types, reason = "loom runs none of these tests")]
 
 use cuda_abi::CUresult;
+use protocol::control_messages::{Packet, VERSION, Welcome};
 use protocol::operations::{
     Fill, Launch, MemAlloc, MemAllocReply, Opcode, STREAM_DEPTH, STREAM_SLOTS, Write,
 };
@@ -10,6 +11,7 @@ use protocol::wire::Fields;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+use transport::memory::Sealed;
 use transport::ring::Record;
 use transport::session::{
     ClientEnd, Closed, Consumer, NotSent, Publisher, RECORD_DATA, REPLY_DATA, ServerEnd,
@@ -455,7 +457,7 @@ fn who_leaves_a_session_takes_and_says_nothing_more_that_others_find() {
         ..memory
     };
     let server = ServerEnd::new(&next).expect("a server's end");
-    let (mut consumer, _, former) = server.take_over(&memory.status).expect("its status");
+    let (mut consumer, _, former) = server.take_over(&memory.status, 1).expect("its status");
     assert_eq!((former.taken, former.retired), (taken, 0));
     assert_eq!(former.completed[3], 1);
     let mut record = Record::default();
@@ -464,6 +466,69 @@ fn who_leaves_a_session_takes_and_says_nothing_more_that_others_find() {
         record.header.sequence
     });
     assert_eq!(places, [1, 2]);
+}
+
+/// A server has welcomed a client and called it, and ends: the next one begins where that was to begin.
+#[test]
+fn a_client_follows_on_from_who_did_nothing_before_it_ended() {
+    let memory = SessionMemory::create(1 << 20).expect("room for a session");
+    let (ours, theirs) = Connection::pair().expect("a pair of sockets");
+    let soon = Some(Duration::from_secs(60));
+    theirs.set_receive_timeout(soon).expect("a limit");
+    let server = ServerEnd::new(&memory).expect("a server's end");
+    server.set_kept(&memory).expect("a descriptor");
+    let client = ClientEnd::new(&memory, ours).expect("a client's end");
+    let welcome = Welcome {
+        version: VERSION,
+        session: 1,
+        server_pid: 2,
+        facts: Vec::new(),
+        host_base: 1 << 40,
+        host_bytes: 1 << 20,
+    };
+    client.welcomed(welcome.clone());
+    let (mut consumer, publisher) = server.split();
+    for place in 1..=2 {
+        client.post(3, place, &launch(1), &[]).unwrap();
+    }
+    take(&mut consumer, &mut Record::default());
+    publisher.complete(3, 1);
+    std::thread::scope(|scope| {
+        let waits = scope.spawn(|| client.wait(3, 2));
+        let next = |takeover| {
+            let copy = |sealed: &Sealed| sealed.try_clone().expect("a descriptor");
+            let next = SessionMemory {
+                ring: copy(&memory.ring),
+                status: SessionMemory::create_status().expect("room"),
+                staging: copy(&memory.staging),
+                host: copy(&memory.host),
+            };
+            let server = ServerEnd::new(&next).expect("a server's end");
+            server.set_kept(&next).expect("a descriptor");
+            let (_, publisher, former) = server.take_over(&memory.status, takeover).unwrap();
+            let welcome = Packet::Welcome(welcome.clone()).encode();
+            theirs.send(&welcome, &next.fds()).expect("it is there");
+            (publisher, former)
+        };
+        let comes = |journal: &[u8]| {
+            let (packet, files) = theirs.receive().expect("its journal");
+            assert_eq!((&packet[..], files.len()), (journal, 1));
+        };
+        let (second, of_second) = next(1);
+        second.call_over();
+        comes(&of_second.journal);
+        // The third one ends before it has called the client.
+        let (_third, of_third) = next(2);
+        let (fourth, of_fourth) = next(3);
+        fourth.call_over();
+        comes(&of_fourth.journal);
+        assert_ne!(of_third.journal, of_fourth.journal);
+        assert_eq!(of_fourth.completed[3], 1);
+        second.complete(3, 2);
+        assert_eq!(client.completed(3), 1, "it looks at the last one");
+        fourth.complete(3, 2);
+        waits.join().expect("no panic").expect("it is complete");
+    });
 }
 
 #[test]

@@ -332,6 +332,7 @@ impl Daemon {
                 .former
                 .as_ref()
                 .map_or_else(Vec::new, |(_, bases)| bases.clone()),
+            takeover: kept.takeover,
             former,
         });
         let [ring, status, staging, host] = kept.memory.fds();

@@ -59,13 +59,13 @@ impl Daemon {
         }
         let sessions = kept.into_values();
         let go_on = sessions.filter_map(|kept| {
-            if kept.bases.is_empty() {
-                // Nobody has welcomed it: it comes as if for the first time.
-                let mut client = kept.client;
-                client.memory = None;
-                return hands_over.then_some(client);
+            if kept.has_begun() {
+                return server.taken_over(kept, hands_over);
             }
-            server.taken_over(kept, hands_over)
+            // Nobody has welcomed it: it comes as if for the first time.
+            let mut client = kept.client;
+            client.memory = None;
+            hands_over.then_some(client)
         });
         go_on.collect()
     }

@@ -34,6 +34,8 @@ pub struct KeptMemory {
     pub told: (Option<ServerId>, usize),
     /// Of a session that goes on: its former status, and where its windows lay.
     pub former: Option<(Sealed, Vec<u64>)>,
+    /// How often it was handed to a further server.
+    pub takeover: u64,
     /// When it was last taken over, and how often in a row.
     takeovers: Option<(Instant, u32)>,
 }
@@ -127,6 +129,14 @@ pub struct KeptSession {
     pub bases: Vec<u64>,
 }
 
+impl KeptSession {
+    /// Whether a server has said that it has it, be it one before the last.
+    pub fn has_begun(&self) -> bool {
+        let memory = self.client.memory.as_ref();
+        !self.bases.is_empty() || memory.is_some_and(|memory| memory.former.is_some())
+    }
+}
+
 impl KeptMemory {
     /// Makes the memory of a new session.
     ///
@@ -141,6 +151,7 @@ impl KeptMemory {
             windows: BTreeMap::new(),
             told: (None, 0),
             former: None,
+            takeover: 0,
             takeovers: None,
         })
     }
@@ -167,39 +178,32 @@ impl KeptMemory {
         is_kept
     }
 
-    /// The memory with which another server goes on. `None` if that was done too often, of which those times do not count at
+    /// The memory with which another server goes on. Its server has said where its windows lie; if it has not, the next one begins
+    /// where that was to begin: it has done nothing yet. `None` if that was done too often, of which those times do not count at
     /// which it is known that another client was why.
     #[must_use]
-    pub fn taken_over(self, bases: Vec<u64>, is_innocent: bool) -> Option<Self> {
+    pub fn taken_over(mut self, bases: Vec<u64>, is_innocent: bool) -> Option<Self> {
         let now = Instant::now();
-        let before = self.takeovers;
-        let takeovers = match before {
-            _ if is_innocent => before,
+        self.takeovers = match self.takeovers {
+            before if is_innocent => before,
             Some((last, count)) if now - last < IN_A_ROW => Some((now, count + 1)),
             _ => Some((now, 1)),
         };
-        let in_a_row = takeovers.map_or(0, |(_, count)| count);
-        let SessionMemory {
-            ring,
-            status,
-            staging,
-            host,
-        } = self.memory;
+        if self
+            .takeovers
+            .is_some_and(|(_, count)| count > MOST_TAKEOVERS)
+        {
+            return None;
+        }
+        // A new one in any case: whoever has ended may have welcomed the client with that one.
         let next = SessionMemory::create_status().ok()?;
-        (in_a_row <= MOST_TAKEOVERS).then_some(Self {
-            memory: SessionMemory {
-                ring,
-                status: next,
-                staging,
-                host,
-            },
-            files: self.files,
-            chunks: self.chunks,
-            windows: self.windows,
-            told: (None, 0),
-            former: Some((status, bases)),
-            takeovers,
-        })
+        let status = std::mem::replace(&mut self.memory.status, next);
+        if !bases.is_empty() {
+            self.former = Some((status, bases));
+        }
+        self.told = (None, 0);
+        self.takeover += 1;
+        Some(self)
     }
 }
 
@@ -229,6 +233,25 @@ mod tests {
         let next = kept.taken_over(vec![1], false).expect("once");
         assert_eq!(next.windows.len(), MOST_WINDOWS);
         assert!(next.windows[&0].file().is_some());
+    }
+
+    #[test]
+    fn what_nobody_has_begun_with_is_handed_on_as_it_was() {
+        let inode = |status: &Sealed| rustix::fs::fstat(status).expect("a file").st_ino;
+        let first = KeptMemory::create(1).expect("memory");
+        let begun = inode(&first.memory.status);
+        let second = first.taken_over(vec![7], false).expect("once");
+        let welcomed = inode(&second.memory.status);
+        let third = second.taken_over(Vec::new(), false).expect("twice");
+        assert_eq!(third.takeover, 2);
+        let status = inode(&third.memory.status);
+        assert!(status != welcomed && status != begun);
+        let (former, bases) = third.former.as_ref().expect("what the first one left");
+        assert_eq!((inode(former), &bases[..]), (begun, &[7][..]));
+        // It may be what ends them.
+        let fourth = third.taken_over(Vec::new(), false).expect("thrice");
+        let fifth = fourth.taken_over(Vec::new(), false).expect("four times");
+        assert!(fifth.taken_over(Vec::new(), false).is_none());
     }
 
     #[test]

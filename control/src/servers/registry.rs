@@ -193,7 +193,7 @@ impl Server {
         }
     }
 
-    /// A session of its that was welcomed, for the server that goes on with it. `None` if that cannot be. If it hands its sessions over,
+    /// A session of its that was welcomed, if not by it, for the server that goes on with it. `None` if that cannot be. If it hands its sessions over,
     /// whoever is not guilty of that can go over as often as it happens.
     #[must_use]
     pub fn taken_over(&self, kept: KeptSession, hands_over: bool) -> Option<WaitingClient> {

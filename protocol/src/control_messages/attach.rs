@@ -114,6 +114,9 @@ message! {
         /// Where its windows lay in its former server, as [`Packet::Attached`](super::Packet::Attached) said; none of a new
         /// session.
         pub bases: Vec<u64>,
+        /// How often the session was handed to a further server, this time included; 0 of a new session. Of two servers none has the
+        /// same number for it, also where the client has not heard of one of them.
+        pub takeover: u64,
         /// The number of its former server if the process of that has not ended yet: nothing is done to the session's memory until
         /// [`Packet::FormerEnded`](super::Packet::FormerEnded) has come.
         pub former: Option<u64>,

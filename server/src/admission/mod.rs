@@ -201,7 +201,9 @@ pub fn admit(
             (consumer, publisher, None)
         }
         Some(status) => {
-            let taken = end.take_over(status).map_err(|error| full(&error))?;
+            let taken = end
+                .take_over(status, admit.takeover)
+                .map_err(|error| full(&error))?;
             (taken.0, taken.1, Some(taken.2))
         }
     };

@@ -128,6 +128,10 @@ impl Sessions {
         // Whatever happens, a client that waits is told that nothing comes any more.
         let _close = CloseOnEnd(admitted.session.publisher(), cancellation);
         if let Some(former) = admitted.former.take() {
+            // Else another server would do again what is done from here on, if this one ended.
+            if let Err(how) = cancellation.wait_until_told() {
+                return End { how, reason: None };
+            }
             // As long as it is read.
             let mut held = Charge::new(admitted.held.clone());
             let files = (&*self.host.files, &*former.journal);

@@ -17,10 +17,31 @@ use crate::admission::groups::LimitError;
 use crate::event_queue::ServerEvent;
 use crate::log::Log;
 use crate::main_loop::{DAEMON, MainLoop};
+use crate::session::observer::Cancellation;
 
 /// Packets that wait for a daemon which does not read, beyond which faults are not told any more:
 /// they are its log's, while its count of clients needs all others.
 const MAX_UNSENT: usize = 4096;
+
+/// A packet for a daemon that has not read all that came before.
+#[derive(Debug)]
+pub(super) struct Unsent {
+    packet: Vec<u8>,
+    /// What goes with it.
+    descriptor: Option<OwnedFd>,
+    /// Who waits until the daemon has it.
+    told: Option<Arc<Cancellation>>,
+}
+
+impl Unsent {
+    fn new(packet: &Packet) -> Self {
+        Self {
+            packet: packet.encode(),
+            descriptor: None,
+            told: None,
+        }
+    }
+}
 
 impl MainLoop {
     pub(super) fn handle_daemon_packets(&mut self) {
@@ -242,23 +263,43 @@ impl MainLoop {
     /// Tells the daemon something, now or when it has read what it was told before: no client waits
     /// for a daemon that is slow.
     pub(super) fn send(&mut self, packet: &Packet) {
-        self.send_with(packet, None);
+        self.send_when_it_reads(Unsent::new(packet));
     }
 
     /// As [`MainLoop::send`], with a descriptor.
     pub(super) fn send_with(&mut self, packet: &Packet, descriptor: Option<OwnedFd>) {
-        self.unsent.push_back((packet.encode(), descriptor));
+        self.send_when_it_reads(Unsent {
+            descriptor,
+            ..Unsent::new(packet)
+        });
+    }
+
+    /// Tells the daemon that a session is here, and then the session that it knows.
+    pub(super) fn say_attached(&mut self, session: u64, bases: Vec<u64>) {
+        let client = self.running.get(&session);
+        self.send_when_it_reads(Unsent {
+            told: client.map(|running| running.cancellation.clone()),
+            ..Unsent::new(&Packet::Attached { session, bases })
+        });
+    }
+
+    /// As [`MainLoop::send`], with what belongs to it.
+    fn send_when_it_reads(&mut self, unsent: Unsent) {
+        self.unsent.push_back(unsent);
         self.send_unsent();
     }
 
     pub(super) fn send_unsent(&mut self) {
         let waited = self.unsent.len() > 1;
-        while let Some((packet, descriptor)) = self.unsent.front() {
-            let descriptors: Vec<_> = descriptor.iter().map(AsFd::as_fd).collect();
-            match self.connection.try_send(packet, &descriptors) {
-                Err(error) if error.would_wait() => break,
-                // A daemon that is gone needs to be told nothing.
-                _ => drop(self.unsent.pop_front()),
+        while let Some(first) = self.unsent.front() {
+            let descriptors: Vec<_> = first.descriptor.iter().map(AsFd::as_fd).collect();
+            let sent = self.connection.try_send(&first.packet, &descriptors);
+            if sent.is_err_and(|error| error.would_wait()) {
+                break;
+            }
+            // A daemon that is gone needs to be told nothing.
+            if let Some(told) = self.unsent.pop_front().and_then(|sent| sent.told) {
+                told.told();
             }
         }
         let waits = !self.unsent.is_empty();

@@ -27,6 +27,7 @@ use crate::admission::session_thread::Sessions;
 use crate::event_queue::{EventQueue, ServerEvent};
 use crate::ipc::descriptors::Descriptors;
 use crate::log::Log;
+use crate::main_loop::daemon_packets::Unsent;
 use crate::memory::file_receiver::FileReceiver;
 use crate::memory::further_windows::InheritedWindows;
 use crate::memory::host_budget::HostMemoryBudget;
@@ -211,7 +212,7 @@ struct MainLoop {
     epoll: OwnedFd,
     connection: Connection,
     /// Packets for a daemon that does not read fast enough.
-    unsent: VecDeque<(Vec<u8>, Option<OwnedFd>)>,
+    unsent: VecDeque<Unsent>,
     /// What former servers have left of sessions that the daemon is about to hand over.
     inherited: HashMap<u64, Inherited>,
     running: HashMap<u64, Running>,
@@ -406,7 +407,7 @@ impl MainLoop {
                     if let Some(running) = self.running.get_mut(&session) {
                         running.is_kept = !bases.is_empty();
                     }
-                    self.send(&Packet::Attached { session, bases });
+                    self.say_attached(session, bases);
                 }
                 ServerEvent::ChunkMade(session, chunk) => {
                     let MemoryChunk {

@@ -43,9 +43,18 @@ pub struct Cancellation {
     accounts: OnceLock<Arc<ClientAccounts>>,
     /// What it takes to record the client.
     recorded: Mutex<ToBeRecorded>,
+    /// What a session that another server had waits for.
+    before_it_goes_on: Mutex<BeforeItGoesOn>,
+    heard: Condvar,
+}
+
+/// What has to be before a session goes on that another server had.
+#[derive(Debug, Default)]
+struct BeforeItGoesOn {
     /// The number of its former server, while the process of that may not have ended.
-    former: Mutex<Option<u64>>,
-    former_ended: Condvar,
+    former: Option<u64>,
+    /// The daemon was told that it is here: until then it would hand another server what the former one left.
+    is_told: bool,
 }
 
 /// Who is to record a client, and what there is to record: either may come first.
@@ -106,7 +115,10 @@ impl Cancellation {
     #[must_use]
     pub fn of_former(former: Option<u64>) -> Self {
         Self {
-            former: Mutex::new(former),
+            before_it_goes_on: Mutex::new(BeforeItGoesOn {
+                former,
+                is_told: false,
+            }),
             ..Self::default()
         }
     }
@@ -114,16 +126,30 @@ impl Cancellation {
     /// Whether nothing may be done to the session's memory yet, as its former server's process has not ended.
     #[must_use]
     pub fn awaits_former(&self) -> bool {
-        self.former.lock().is_some()
+        self.before_it_goes_on.lock().former.is_some()
     }
 
     /// The process of a server of this number has ended.
     pub fn former_ended(&self, number: u64) {
-        let mut former = self.former.lock();
-        if *former == Some(number) {
-            *former = None;
-            self.former_ended.notify_all();
+        let mut before = self.before_it_goes_on.lock();
+        if before.former == Some(number) {
+            before.former = None;
+            self.heard.notify_all();
         }
+    }
+
+    /// The daemon was told that the session is here.
+    pub fn told(&self) {
+        self.before_it_goes_on.lock().is_told = true;
+        self.heard.notify_all();
+    }
+
+    /// Waits until the daemon was told that the session is here.
+    ///
+    /// # Errors
+    /// How the session is to end, if it is before that.
+    pub fn wait_until_told(&self) -> Result<(), Ending> {
+        self.wait_while(|before| !before.is_told)
     }
 
     /// Waits until the process of its former server has ended.
@@ -131,12 +157,16 @@ impl Cancellation {
     /// # Errors
     /// How the session is to end, if it is before that.
     pub fn wait_for_former(&self) -> Result<(), Ending> {
-        let mut former = self.former.lock();
-        while former.is_some() {
+        self.wait_while(|before| before.former.is_some())
+    }
+
+    fn wait_while(&self, waits: impl Fn(&BeforeItGoesOn) -> bool) -> Result<(), Ending> {
+        let mut before = self.before_it_goes_on.lock();
+        while waits(&before) {
             if let Some(how) = self.ending() {
                 return Err(how);
             }
-            self.former_ended.wait(&mut former);
+            self.heard.wait(&mut before);
         }
         Ok(())
     }
@@ -145,9 +175,9 @@ impl Cancellation {
     pub fn end(&self, how: Ending) {
         let _ = self.how.set(how);
         // Under the lock: whoever waits has looked before, or looks again.
-        let former = self.former.lock();
-        self.former_ended.notify_all();
-        drop(former);
+        let before = self.before_it_goes_on.lock();
+        self.heard.notify_all();
+        drop(before);
         self.wake();
     }
 

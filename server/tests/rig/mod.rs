@@ -166,6 +166,7 @@ impl Rig {
             time_line: None,
             files: 0,
             bases: Vec::new(),
+            takeover: 0,
             former: None,
         });
         let [ring, status, staging, host] = memory.fds();

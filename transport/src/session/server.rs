@@ -54,15 +54,16 @@ impl ServerEnd {
         Ok(())
     }
 
-    /// As [`ServerEnd::split`], of a session that goes on where another server left it.
+    /// As [`ServerEnd::split`], of a session that goes on where another server left it. It was handed on so often.
     ///
     /// # Errors
     /// When its status cannot be had.
     pub fn take_over(
         self,
         status: &Sealed,
+        takeover: u64,
     ) -> Result<(Consumer, Arc<Publisher>, Former), MemoryError> {
-        let former = Former::read(&self.publisher.mapping, status)?;
+        let former = Former::read(&self.publisher.mapping, status, takeover)?;
         let ring =
             ring::Consumer::resumed(self.publisher.mapping.clone(), former.taken, former.retired);
         let consumer = Consumer {

@@ -52,7 +52,11 @@ pub struct Former {
 
 impl Former {
     /// Reads the former server's status, which does not change any more, and copies it to a new session's.
-    pub(super) fn read(mapping: &SessionMapping, status: &Sealed) -> Result<Self, MemoryError> {
+    pub(super) fn read(
+        mapping: &SessionMapping,
+        status: &Sealed,
+        takeover: u64,
+    ) -> Result<Self, MemoryError> {
         let from = Arc::new(Mapping::map_read_only(status)?);
         let mut bytes = vec![0; STATUS_BYTES];
         from.copy_out(0, &mut bytes);
@@ -63,7 +67,9 @@ impl Former {
         mapping.is_beside().store(0, Ordering::Relaxed);
         // As long as nothing of it was begun here, for a third server.
         let flags = mapping.under_way().load(Ordering::Relaxed);
-        let number = mapping.kept().load(Ordering::Relaxed).wrapping_add(1);
+        // The first server's is 1. What the status says is not counted from: of a server between this one and that status the client
+        // may have heard.
+        let number = takeover.wrapping_add(1);
         mapping.kept().store(number, Ordering::Relaxed);
         let load = |word: &AtomicU64| word.load(Ordering::Acquire);
         let faults = mapping.faults().iter();
