@@ -12,6 +12,7 @@ use crate::development_build::{self, FEATURES};
 use crate::fetch::Crate;
 use crate::parts::{self, Part, part};
 use crate::shell::{cargo, run};
+use crate::test_program::cargo_with_limits;
 use crate::{
     corpus, coverage, fuzz, import_cycles, links, minimum_rust, mpi, platforms, python, reviewed,
     safety_comments,
@@ -124,7 +125,7 @@ fn tests(all_toolkits: bool, platforms: Option<Duration>) -> Vec<Part> {
         part("documentation", documentation).behind(PROGRAMS),
         part("CUDA programs", move || corpus::test(all_toolkits)).after(PROGRAMS),
         part("crates", || {
-            run(cargo().args(["test", "--workspace", FEATURES, "--no-fail-fast"]))
+            run(cargo_with_limits().args(["test", "--workspace", FEATURES, "--no-fail-fast"]))
         })
         .after(PROGRAMS)
         .behind("documentation"),

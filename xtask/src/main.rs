@@ -29,9 +29,11 @@ mod safety_comments;
 mod shell;
 mod skipped;
 mod slurm;
+mod test_program;
 mod toolkit;
 mod variables;
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -140,6 +142,13 @@ enum Task {
     Coverage,
     /// Checks that links and paths in the documents, and in comments, name what is in the tree
     Links,
+    /// Runs one of cargo's test programs, for so long at most
+    #[command(hide = true)]
+    TestProgram {
+        /// The program and its arguments
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true)]
+        words: Vec<OsString>,
+    },
 }
 
 fn main() -> Result<()> {
@@ -212,5 +221,6 @@ fn main() -> Result<()> {
         Task::Package(arguments) => package::package(&arguments),
         Task::Coverage => coverage::write(),
         Task::Links => links::check(),
+        Task::TestProgram { words } => test_program::run(&words),
     }
 }

@@ -316,8 +316,8 @@ impl Run<'_> {
         let mut why = None;
         if part.begun.elapsed() > part.plan.limit {
             why = Some(format!("no end within {}", minutes(part.plan.limit)));
-            for line in process_tree::command_lines(id) {
-                writeln!(part.log, "xtask: process {line}")?;
+            for (pid, line) in process_tree::command_lines(id) {
+                writeln!(part.log, "xtask: process {pid}: {line}")?;
             }
         } else if is_interrupted {
             why = Some("ended by a signal".to_owned());

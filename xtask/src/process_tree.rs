@@ -95,7 +95,7 @@ pub fn descendants<'a>(processes: &'a [Process], ancestors: &[i32]) -> Vec<&'a P
 }
 
 /// What still runs below a child of ours: of each its number and its command line.
-pub fn command_lines(child: u32) -> Vec<String> {
+pub fn command_lines(child: u32) -> Vec<(i32, String)> {
     let processes = Process::all();
     let below = descendants(&processes, &[child.cast_signed()]);
     let alive = below.iter().filter(|process| !process.has_ended);
@@ -104,7 +104,7 @@ pub fn command_lines(child: u32) -> Vec<String> {
             let words = fs::read(format!("/proc/{}/cmdline", process.pid)).unwrap_or_default();
             let words: Vec<_> = words.split(|&byte| byte == 0).collect();
             let line = String::from_utf8_lossy(&words.join(&b' ')).into_owned();
-            format!("{}: {}", process.pid, line.trim_end())
+            (process.pid, line.trim_end().to_owned())
         })
         .collect()
 }
