@@ -3,8 +3,16 @@
 //! Called by tests of whole processes. Must not know what is said.
 
 use std::io::{BufRead, BufReader, Write};
+use std::os::fd::AsFd;
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 use std::time::Duration;
+
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+
+use crate::daemon::PATIENCE;
+
+/// How long an answer may take, and an end. A program that hangs is its test's failure, and not the run's.
+const ANSWER: Duration = PATIENCE.saturating_mul(3);
 
 /// A program that runs; dropping it kills it.
 #[derive(Debug)]
@@ -46,11 +54,33 @@ impl Talker {
     /// The next line that it says, or nothing if it has ended.
     ///
     /// # Panics
-    /// If that is no text.
+    /// If that is no text, or it says nothing for minutes.
     pub fn hear(&mut self) -> String {
-        let mut line = String::new();
-        self.output.read_line(&mut line).expect("text");
-        line.trim().to_owned()
+        let mut line = Vec::new();
+        while line.last() != Some(&b'\n') {
+            if self.output.buffer().is_empty() {
+                self.comes_to(self.output.get_ref(), "a line");
+            }
+            let ready = self.output.fill_buf().expect("its output can be read");
+            if ready.is_empty() {
+                break;
+            }
+            let end = ready.iter().position(|&byte| byte == b'\n');
+            let taken = end.map_or(ready.len(), |end| end + 1);
+            line.extend_from_slice(&ready[..taken]);
+            self.output.consume(taken);
+        }
+        String::from_utf8(line).expect("text").trim().to_owned()
+    }
+
+    /// Waits until something can be read.
+    fn comes_to(&self, from: impl AsFd, what: &str) {
+        let ready = transport::socket::poll(&[from.as_fd()], Some(ANSWER)).expect("it can wait");
+        let pid = self.child.id();
+        assert!(
+            ready[0],
+            "process {pid} does not come to {what} within {ANSWER:?}"
+        );
     }
 
     /// Says a line and gives the one that is said then.
@@ -70,9 +100,12 @@ impl Talker {
     /// Waits for its end.
     ///
     /// # Panics
-    /// If that cannot be.
+    /// If that does not come for minutes.
     pub fn wait(mut self) -> ExitStatus {
         self.input = None;
+        let process = Pid::from_child(&self.child);
+        let process = pidfd_open(process, PidfdFlags::empty()).expect("a descriptor of it");
+        self.comes_to(process, "its end");
         self.child.wait().expect("it is a child")
     }
 
@@ -81,7 +114,7 @@ impl Talker {
     /// # Panics
     /// If it has ended.
     pub fn signal(&self, signal: rustix::process::Signal) {
-        let pid = rustix::process::Pid::from_child(&self.child);
+        let pid = Pid::from_child(&self.child);
         rustix::process::kill_process(pid, signal).expect("it runs");
     }
 
