@@ -3,67 +3,38 @@
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
-use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, ChildStdin, ChildStdout, Stdio};
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tests::daemon::{Daemon, eventually, is_alive, program, succeed};
+use tests::talker::Talker;
 
 /// A program that does what it is told to.
-struct Survivor {
-    child: Child,
-    to: ChildStdin,
-    from: BufReader<ChildStdout>,
+fn started(name: &str, daemon: &Daemon) -> Talker {
+    let mut client = Talker::start(&mut daemon.command(program(name)));
+    let said = client.hear();
+    let (server, control) = (daemon.server_log(), daemon.control_log());
+    assert_eq!(said, "ready", "{server}\n{control}");
+    client
 }
 
-impl Survivor {
-    fn start(daemon: &Daemon) -> Self {
-        Self::of("survivor", daemon)
-    }
+fn survivor(daemon: &Daemon) -> Talker {
+    started("survivor", daemon)
+}
 
-    fn of(name: &str, daemon: &Daemon) -> Self {
-        let mut command = daemon.command(program(name));
-        let command = command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut child = command.spawn().unwrap();
-        let to = child.stdin.take().unwrap();
-        let from = BufReader::new(child.stdout.take().unwrap());
-        let mut survivor = Self { child, to, from };
-        let said = survivor.hear();
-        let (server, control) = (daemon.server_log(), daemon.control_log());
-        assert_eq!(said, "ready", "{server}\n{control}");
-        survivor
-    }
-
-    fn say(&mut self, what: &str) {
-        writeln!(self.to, "{what}").unwrap();
-    }
-
-    fn hear(&mut self) -> String {
-        let mut line = String::new();
-        self.from.read_line(&mut line).unwrap();
-        line.trim().to_owned()
-    }
-
-    fn ask(&mut self, what: &str) -> String {
-        self.say(what);
-        self.hear()
-    }
-
-    fn end(mut self) {
-        drop(self.to);
-        assert!(self.child.wait().unwrap().success());
-    }
+/// Ends one, which is well.
+fn end(client: Talker) {
+    assert!(client.wait().success());
 }
 
 /// So many programs that hold memory and objects.
-fn holders(daemon: &Daemon, count: usize) -> Vec<Survivor> {
-    (0..count).map(|_| Survivor::of("holder", daemon)).collect()
+fn holders(daemon: &Daemon, count: usize) -> Vec<Talker> {
+    (0..count).map(|_| started("holder", daemon)).collect()
 }
 
 /// Each of them does something, one after the other, and it is well.
-fn all_do(daemon: &Daemon, survivors: &mut [Survivor], what: &str) {
+fn all_do(daemon: &Daemon, survivors: &mut [Talker], what: &str) {
     for survivor in survivors {
         assert_eq!(survivor.ask(what), "ok", "{}", daemon.server_log());
     }
@@ -109,7 +80,7 @@ fn replace(daemon: &Daemon, signal: Signal) {
 #[test]
 fn idle_clients_go_on_with_all_that_they_had() {
     let daemon = daemon();
-    let mut survivors: Vec<Survivor> = (0..8).map(|_| Survivor::start(&daemon)).collect();
+    let mut survivors: Vec<Talker> = (0..8).map(|_| survivor(&daemon)).collect();
     for signal in [Signal::KILL, Signal::SEGV, Signal::ABORT] {
         all_do(&daemon, &mut survivors, "round");
         replace(&daemon, signal);
@@ -122,7 +93,7 @@ fn idle_clients_go_on_with_all_that_they_had() {
     assert_eq!(taken_over, 3 * 8, "{log}");
     // Who comes later finds a server as any other.
     assert_eq!(succeed(&mut daemon.probe(&["work", "2"])), "ok\n");
-    survivors.into_iter().for_each(Survivor::end);
+    survivors.into_iter().for_each(end);
     eventually("all clients are gone", || daemon.clients().is_empty());
     assert_eq!(succeed(&mut daemon.probe(&["memory"])), "ok\n");
 }
@@ -130,7 +101,7 @@ fn idle_clients_go_on_with_all_that_they_had() {
 #[test]
 fn what_the_server_had_not_taken_is_carried_out_by_the_next_one_once() {
     let daemon = daemon();
-    let mut survivor = Survivor::start(&daemon);
+    let mut survivor = survivor(&daemon);
     assert_eq!(survivor.ask("round"), "ok");
     let server = daemon.server();
     stop(server);
@@ -142,13 +113,13 @@ fn what_the_server_had_not_taken_is_carried_out_by_the_next_one_once() {
     assert_eq!(survivor.hear(), "ok");
     replace(&daemon, Signal::KILL);
     assert_eq!(survivor.ask("round"), "ok");
-    survivor.end();
+    end(survivor);
 }
 
 #[test]
 fn who_asks_now_and_then_and_never_waits_goes_on_at_the_next_server() {
     let daemon = daemon();
-    let mut survivor = Survivor::start(&daemon);
+    let mut survivor = survivor(&daemon);
     assert_eq!(survivor.ask("round"), "ok");
     let server = daemon.server();
     stop(server);
@@ -158,14 +129,14 @@ fn who_asks_now_and_then_and_never_waits_goes_on_at_the_next_server() {
     send(server, Signal::KILL);
     assert_eq!(survivor.hear(), "ok");
     assert_eq!(survivor.ask("round"), "ok");
-    survivor.end();
+    end(survivor);
 }
 
 #[test]
 fn a_kernel_that_was_cut_off_is_an_error_and_its_client_can_begin_anew() {
     let daemon = daemon();
-    let mut bystander = Survivor::start(&daemon);
-    let mut survivor = Survivor::start(&daemon);
+    let mut bystander = survivor(&daemon);
+    let mut survivor = survivor(&daemon);
     assert_eq!(survivor.ask("round"), "ok");
     assert_eq!(survivor.ask("forever"), "ok", "the kernel runs");
     survivor.say("wait");
@@ -183,14 +154,14 @@ fn a_kernel_that_was_cut_off_is_an_error_and_its_client_can_begin_anew() {
     );
     replace(&daemon, Signal::KILL);
     assert_eq!(survivor.ask("round"), "ok");
-    survivor.end();
-    bystander.end();
+    end(survivor);
+    end(bystander);
 }
 
 #[test]
 fn a_kernel_that_writes_nothing_that_it_reads_is_done_again_and_exact() {
     let daemon = daemon();
-    let mut survivor = Survivor::of("cut_off", &daemon);
+    let mut survivor = started("cut_off", &daemon);
     assert_eq!(survivor.ask("apart"), "ok", "the kernel runs");
     survivor.say("finish");
     replace(&daemon, Signal::KILL);
@@ -214,7 +185,7 @@ fn a_kernel_that_writes_nothing_that_it_reads_is_done_again_and_exact() {
         assert!(log.contains(why), "{log}");
         assert_eq!(survivor.ask("reset"), "ok");
     }
-    survivor.end();
+    end(survivor);
 }
 
 /// The sum of the counts that a metric has.
@@ -228,8 +199,8 @@ fn metric(daemon: &Daemon, name: &str) -> u64 {
 #[test]
 fn what_was_taken_over_is_counted_and_shown() {
     let daemon = daemon();
-    let mut bystander = Survivor::start(&daemon);
-    let mut survivor = Survivor::start(&daemon);
+    let mut bystander = survivor(&daemon);
+    let mut survivor = survivor(&daemon);
     replace(&daemon, Signal::KILL);
     assert_eq!(survivor.ask("round"), "ok");
     assert_eq!(bystander.ask("round"), "ok");
@@ -238,7 +209,7 @@ fn what_was_taken_over_is_counted_and_shown() {
     replace(&daemon, Signal::KILL);
     assert_eq!(survivor.hear(), "error 719");
     assert_eq!(bystander.ask("round"), "ok");
-    let pid = survivor.child.id();
+    let pid = survivor.id();
     let ps = || -> Value {
         let list = daemon.control_output(&["ps", "--json"]);
         let list: Value = serde_json::from_str(&list).unwrap();
@@ -291,15 +262,15 @@ fn what_was_taken_over_is_counted_and_shown() {
         .map(|event| (event["times"].as_u64(), event["failed"].as_u64()))
         .collect();
     assert_eq!(said, [(Some(1), Some(0)), (Some(2), Some(1))], "{of_it:?}");
-    survivor.end();
-    bystander.end();
+    end(survivor);
+    end(bystander);
 }
 
 #[test]
 fn a_client_with_what_only_its_server_had_is_told() {
     let daemon = daemon();
-    let mut bystander = Survivor::start(&daemon);
-    let mut survivor = Survivor::start(&daemon);
+    let mut bystander = survivor(&daemon);
+    let mut survivor = survivor(&daemon);
     assert_eq!(survivor.ask("array"), "ok");
     replace(&daemon, Signal::KILL);
     // CUDA_ERROR_MPS_RPC_FAILURE
@@ -308,14 +279,14 @@ fn a_client_with_what_only_its_server_had_is_told() {
     eventually("the next server is rid of it", || {
         daemon.clients().len() == 1
     });
-    survivor.end();
-    bystander.end();
+    end(survivor);
+    end(bystander);
 }
 
 #[test]
 fn clients_in_the_midst_of_work_have_exact_results_or_are_told() {
     let daemon = daemon();
-    let mut survivors: Vec<Survivor> = (0..8).map(|_| Survivor::start(&daemon)).collect();
+    let mut survivors: Vec<Talker> = (0..8).map(|_| survivor(&daemon)).collect();
     for survivor in &mut survivors {
         survivor.say("loop");
     }
@@ -330,18 +301,18 @@ fn clients_in_the_midst_of_work_have_exact_results_or_are_told() {
         }
         assert_eq!(survivor.ask("round"), "ok");
     }
-    survivors.into_iter().for_each(Survivor::end);
+    survivors.into_iter().for_each(end);
 }
 
 #[test]
 fn a_server_that_is_told_to_end_takes_its_clients_along() {
     let daemon = daemon();
-    let mut survivor = Survivor::start(&daemon);
+    let mut survivor = survivor(&daemon);
     let server = daemon.server();
     daemon.control_output(&["shutdown_server", &server.to_string(), "-f"]);
     eventually("the server ends", || !is_alive(server));
     assert_eq!(survivor.ask("round"), "error 806");
-    survivor.end();
+    end(survivor);
 }
 
 /// A daemon whose device has more memory than the machine.
@@ -356,7 +327,7 @@ fn large_device() -> Daemon {
 #[test]
 fn memory_beyond_the_first_addresses_is_there_again() {
     let daemon = large_device();
-    let mut survivors: Vec<Survivor> = (0..3).map(|_| Survivor::start(&daemon)).collect();
+    let mut survivors: Vec<Talker> = (0..3).map(|_| survivor(&daemon)).collect();
     for survivor in &mut survivors {
         assert_eq!(survivor.ask("grow"), "ok");
         assert_eq!(survivor.ask("round"), "ok");
@@ -383,7 +354,7 @@ fn memory_beyond_the_first_addresses_is_there_again() {
         assert_eq!(survivor.ask("grow"), "ok");
         assert_eq!(survivor.ask("round"), "ok");
     }
-    survivors.into_iter().for_each(Survivor::end);
+    survivors.into_iter().for_each(end);
     eventually("all clients are gone", || daemon.clients().is_empty());
     assert_eq!(succeed(&mut daemon.probe(&["memory"])), "ok\n");
 }
@@ -392,7 +363,7 @@ fn memory_beyond_the_first_addresses_is_there_again() {
 fn memory_beyond_the_first_addresses_that_was_given_back_in_the_ring_is_given_back_by_the_next_server()
  {
     let daemon = large_device();
-    let mut survivor = Survivor::start(&daemon);
+    let mut survivor = survivor(&daemon);
     assert_eq!(survivor.ask("grow"), "ok");
     assert_eq!(survivor.ask("round"), "ok");
     let server = daemon.server();
@@ -406,13 +377,13 @@ fn memory_beyond_the_first_addresses_that_was_given_back_in_the_ring_is_given_ba
     assert_eq!(survivor.ask("round"), "ok");
     replace(&daemon, Signal::KILL);
     assert_eq!(survivor.ask("round"), "ok", "{}", daemon.server_log());
-    survivor.end();
+    end(survivor);
 }
 
 #[test]
 fn who_grows_when_it_is_taken_over_takes_nobodys_addresses() {
     let daemon = large_device();
-    let mut survivors: Vec<Survivor> = (0..8).map(|_| Survivor::start(&daemon)).collect();
+    let mut survivors: Vec<Talker> = (0..8).map(|_| survivor(&daemon)).collect();
     // The last addresses are the first one's, those before them the next one's.
     for survivor in &mut survivors {
         assert_eq!(survivor.ask("grow"), "ok");
@@ -431,13 +402,13 @@ fn who_grows_when_it_is_taken_over_takes_nobodys_addresses() {
         assert_eq!(survivor.hear(), "ok", "{}", daemon.server_log());
         assert_eq!(survivor.ask("round"), "ok", "{}", daemon.server_log());
     }
-    survivors.into_iter().for_each(Survivor::end);
+    survivors.into_iter().for_each(end);
 }
 
 #[test]
 fn clients_with_much_memory_in_the_midst_of_work_have_exact_results_or_are_told() {
     let daemon = large_device();
-    let mut survivors: Vec<Survivor> = (0..4).map(|_| Survivor::start(&daemon)).collect();
+    let mut survivors: Vec<Talker> = (0..4).map(|_| survivor(&daemon)).collect();
     for survivor in &mut survivors {
         assert_eq!(survivor.ask("grow"), "ok");
         survivor.say("loop");
@@ -452,7 +423,7 @@ fn clients_with_much_memory_in_the_midst_of_work_have_exact_results_or_are_told(
         }
         assert_eq!(survivor.ask("round"), "ok");
     }
-    survivors.into_iter().for_each(Survivor::end);
+    survivors.into_iter().for_each(end);
 }
 
 /// A daemon over a driver of our own, and the file whose content is the process whose device dies.
@@ -476,7 +447,7 @@ fn over_a_driver_with(folder: &std::path::Path, name: &str) -> (Daemon, std::pat
 fn on_a_gpu_kernels_that_only_write_are_done_again_in_their_order() {
     let folder = tempfile::tempdir().unwrap();
     let (daemon, held) = over_a_driver_with(folder.path(), "HELD");
-    let mut holder = Survivor::of("holder", &daemon);
+    let mut holder = started("holder", &daemon);
     assert_eq!(holder.ask("round"), "ok");
     std::fs::write(&held, "").unwrap();
     assert_eq!(holder.ask("spin"), "ok");
@@ -491,7 +462,7 @@ fn on_a_gpu_kernels_that_only_write_are_done_again_in_their_order() {
         log.contains("0 operations untouched, 4 repeated, 0 failed"),
         "{log}"
     );
-    holder.end();
+    end(holder);
 }
 
 #[test]
@@ -507,7 +478,7 @@ fn on_a_gpu_idle_clients_go_on_when_their_server_is_killed() {
     let log = daemon.server_log();
     let taken_over = log.matches("taken over from a server that ended").count();
     assert_eq!(taken_over, 2 * 4, "{log}");
-    holders.into_iter().for_each(Survivor::end);
+    holders.into_iter().for_each(end);
 }
 
 #[test]
@@ -538,7 +509,7 @@ fn on_a_gpu_memory_beyond_the_first_addresses_is_there_again() {
     let log = daemon.server_log();
     let taken_over = log.matches("taken over from a server that ended").count();
     assert_eq!(taken_over, 4 * 2, "{log}");
-    holders.into_iter().for_each(Survivor::end);
+    holders.into_iter().for_each(end);
 }
 
 #[test]
@@ -563,15 +534,15 @@ fn on_a_gpu_a_server_that_reads_late_has_all_memory_again() {
     std::thread::sleep(Duration::from_millis(200));
     send(next, Signal::CONT);
     all_do(&daemon, &mut holders, "round");
-    holders.into_iter().for_each(Survivor::end);
+    holders.into_iter().for_each(end);
 }
 
 #[test]
 fn on_a_gpu_that_one_client_has_killed_the_others_go_on_however_often() {
     let folder = tempfile::tempdir().unwrap();
     let (daemon, death) = over_a_driver(folder.path());
-    let mut bystander = Survivor::of("holder", &daemon);
-    let mut guilty = Survivor::of("holder", &daemon);
+    let mut bystander = started("holder", &daemon);
+    let mut guilty = started("holder", &daemon);
     for time in 0..6 {
         assert_eq!(bystander.ask("round"), "ok");
         assert_eq!(guilty.ask("round"), "ok");
@@ -589,8 +560,8 @@ fn on_a_gpu_that_one_client_has_killed_the_others_go_on_however_often() {
         assert!(told == "error 700" || told == "error 806", "{told}");
         if guilty.ask("reset") != "ok" {
             assert!(time >= 4, "it is taken over four times in a row");
-            guilty.end();
-            guilty = Survivor::of("holder", &daemon);
+            end(guilty);
+            guilty = started("holder", &daemon);
         }
     }
     let log = daemon.server_log();
@@ -598,8 +569,8 @@ fn on_a_gpu_that_one_client_has_killed_the_others_go_on_however_often() {
         log.contains("Another server takes the clients over"),
         "{log}"
     );
-    bystander.end();
-    guilty.end();
+    end(bystander);
+    end(guilty);
 }
 
 /// The driver cannot end a kernel, but the end of the server can, and nobody else has anything begun then.
@@ -609,15 +580,14 @@ fn on_a_gpu_a_kernel_that_a_killed_client_has_left_is_left_behind() {
     let (daemon, _) = over_a_driver(folder.path());
     let mut bystanders = holders(&daemon, 3);
     // One that says nothing for long, whom two servers take over before it notices.
-    let mut idle = Survivor::of("holder", &daemon);
+    let mut idle = started("holder", &daemon);
     assert_eq!(idle.ask("round"), "ok");
     replace(&daemon, Signal::KILL);
-    let mut guilty = Survivor::of("holder", &daemon);
+    let mut guilty = started("holder", &daemon);
     assert_eq!(guilty.ask("round"), "ok");
     assert_eq!(guilty.ask("spin"), "ok");
     let server = daemon.server();
-    guilty.child.kill().unwrap();
-    guilty.child.wait().unwrap();
+    guilty.kill();
     eventually("another server has the clients", || {
         all_do(&daemon, &mut bystanders, "round");
         let list = daemon.control_output(&["get_server_list"]);
@@ -644,10 +614,10 @@ fn on_a_gpu_a_kernel_that_a_killed_client_has_left_is_left_behind() {
     );
     assert_eq!(idle.ask("round"), "ok");
     // The next client's code waits for nobody.
-    let mut next = Survivor::of("holder", &daemon);
+    let mut next = started("holder", &daemon);
     assert_eq!(next.ask("round"), "ok");
     for survivor in bystanders.into_iter().chain([idle, next]) {
-        survivor.end();
+        end(survivor);
     }
 }
 
@@ -655,39 +625,38 @@ fn on_a_gpu_a_kernel_that_a_killed_client_has_left_is_left_behind() {
 fn on_a_gpu_that_dies_with_a_left_kernel_on_it_who_comes_next_is_served() {
     let folder = tempfile::tempdir().unwrap();
     let (daemon, death) = over_a_driver(folder.path());
-    let mut bystander = Survivor::of("holder", &daemon);
-    let does = |client: &mut Survivor, what: &str| {
+    let mut bystander = started("holder", &daemon);
+    let does = |client: &mut Talker, what: &str| {
         let said = client.ask(what);
         let (server, control) = (daemon.server_log(), daemon.control_log());
         assert_eq!(said, "ok", "{what}\n{server}\n{control}");
     };
     does(&mut bystander, "round");
     for _ in 0..3 {
-        let mut left = Survivor::of("holder", &daemon);
+        let mut left = started("holder", &daemon);
         does(&mut left, "round");
         does(&mut left, "spin");
-        left.child.kill().unwrap();
-        left.child.wait().unwrap();
-        let mut guilty = Survivor::of("holder", &daemon);
+        left.kill();
+        let mut guilty = started("holder", &daemon);
         does(&mut guilty, "round");
         does(&mut guilty, "spin");
         tests::fake_driver::device_dies(&death, daemon.server());
         assert_eq!(guilty.ask("wait"), "error 700");
         // At once: while the server hands its clients over.
-        let mut next = Survivor::of("holder", &daemon);
+        let mut next = started("holder", &daemon);
         does(&mut next, "round");
         does(&mut bystander, "round");
-        next.end();
-        guilty.end();
+        end(next);
+        end(guilty);
     }
-    bystander.end();
+    end(bystander);
 }
 
 #[test]
 fn without_the_option_nothing_is_taken_over() {
     let daemon = Daemon::start();
-    let mut survivor = Survivor::start(&daemon);
+    let mut survivor = survivor(&daemon);
     send(daemon.server(), Signal::KILL);
     assert_eq!(survivor.ask("round"), "error 806");
-    survivor.end();
+    end(survivor);
 }
