@@ -195,6 +195,8 @@ fn it_is_said_why_work_was_held_back() {
     let fake = Fake::new(&["VERSION=12040"]);
     let engine = fake.open().unwrap();
     let controls = Controls::of(&fake);
+    // While they are made work waits.
+    controls.has_batches();
     let mut guest = Guest::new(&engine);
     let device = guest.commit(0, GRANULE);
     let burst = |guest: &mut Guest| {
