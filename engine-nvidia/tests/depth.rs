@@ -18,6 +18,7 @@ fn an_operation_of_many_commands_is_issued_in_parts() {
     let fake = Fake::new(&["VERSION=12040"]);
     let engine = fake.open().unwrap();
     let controls = Controls::of(&fake);
+    controls.has_batches();
     let mut guest = Guest::new(&engine);
     let from = guest.commit(0, 16 * GRANULE);
     let to = guest.commit(16 * GRANULE, 16 * GRANULE);
@@ -65,6 +66,7 @@ fn a_granule_in_each_chunk_does_not_keep_more_than_as_much_again() {
     let fake = Fake::new(&["VERSION=12040"]);
     let engine = fake.open().unwrap();
     let controls = Controls::of(&fake);
+    controls.has_batches();
     let mut guest = Guest::new(&engine);
     // As a client of 32 MiB that wants the card: a block here, a block there.
     let used = 512 * GRANULE;
@@ -86,6 +88,7 @@ fn what_turns_out_to_take_long_is_alone_with_the_driver() {
     let fake = Fake::new(&["VERSION=12040"]);
     let engine = fake.open().unwrap();
     let controls = Controls::of(&fake);
+    controls.has_batches();
     let mut guest = Guest::new(&engine);
     let device = guest.commit(0, GRANULE);
     let module = guest.module(PTX);

@@ -24,6 +24,7 @@ fn below_normal(engine: &dyn Engine) -> Guest {
 fn gives_way(fake: &Fake) -> bool {
     let engine = fake.open().expect("the fake opens");
     let controls = Controls::of(fake);
+    controls.has_batches();
     let mut below = below_normal(&engine);
     let mut normal = Guest::new(&engine);
     let [there, here] = [&mut below, &mut normal].map(|guest| guest.commit(0, GRANULE));
@@ -62,6 +63,7 @@ fn nobody_waits_where_all_are_below_normal() {
     let fake = Fake::new(&["VERSION=12040"]);
     let engine = fake.open().expect("the fake opens");
     let controls = Controls::of(&fake);
+    controls.has_batches();
     let mut guests = [(); 2].map(|()| below_normal(&engine));
     let addresses = guests.each_mut().map(|guest| guest.commit(0, GRANULE));
     for guest in &mut guests {

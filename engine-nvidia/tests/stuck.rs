@@ -20,7 +20,8 @@ fn leave_spinning(engine: &dyn Engine, controls: &Controls) -> JoinHandle<()> {
     let module = guest.module(PTX);
     controls.spin(true);
     guest.launch(0, module, 1, 1, &poke(0, 1));
-    assert!(controls.queued() > 0, "it spins");
+    // While batches are made it waits.
+    until("it spins", || controls.queued() > 0);
     std::thread::spawn(move || drop(guest))
 }
 
@@ -29,6 +30,7 @@ fn a_kernel_of_a_client_that_has_gone_is_waited_for_for_a_while() {
     let fake = Fake::new(&["VERSION=12040", "GREEN"]);
     let engine = fake.open().expect("a driver that works");
     let controls = Controls::of(&fake);
+    controls.has_batches();
     let mut other = Guest::with_share(&engine, Share::of(50.0));
     other.context(0, 0);
     let device = other.commit(0, GRANULE);
@@ -95,6 +97,7 @@ fn a_kernel_that_runs_for_longer_than_it_may_is_told_of() {
     let fake = Fake::new(&["VERSION=12040"]);
     let engine = fake.open().expect("a driver that works");
     let controls = Controls::of(&fake);
+    controls.has_batches();
     let (mut guest, mut other) = (Guest::new(&engine), Guest::new(&engine));
     let (module, others) = (guest.module(PTX), other.module(PTX));
     controls.spin(true);
@@ -125,6 +128,7 @@ fn who_waits_for_a_part_holds_up_nobody_else() {
     let fake = Fake::new(&["VERSION=12040", "GREEN"]);
     let engine = fake.open().expect("a driver that works");
     let controls = Controls::of(&fake);
+    controls.has_batches();
     let mut busy = Guest::with_share(&engine, Share::of(50.0));
     busy.context(0, 0);
     let module = busy.module(PTX);
@@ -175,6 +179,7 @@ fn more_local_memory_is_taken_while_nothing_runs() {
     let fake = Fake::new(&["VERSION=12040", "LOCAL=2000", "TOTAL=(1ull<<40)"]);
     let engine = fake.open().expect("a driver that works");
     let controls = Controls::of(&fake);
+    controls.has_batches();
     let (mut busy, mut other) = (Guest::new(&engine), Guest::new(&engine));
     let mut third = Guest::new(&engine);
     let (spins, module) = (busy.module(PTX), other.module(DEEP));
@@ -213,6 +218,7 @@ fn large_host_copies_are_done_in_pieces() {
     let fake = Fake::new(&["VERSION=12040"]);
     let engine = fake.open().expect("a driver that works");
     let controls = Controls::of(&fake);
+    controls.has_batches();
     let mut guest = Guest::new(&engine);
     let host = guest.commit_host();
     let bytes = noise(BYTES, 3);
@@ -314,6 +320,7 @@ fn devices_come_to_rest_once_what_was_begun_in_part_is_over() {
     let fake = Fake::new(&["VERSION=13000"]);
     let engine = fake.open().expect("a driver that works");
     let controls = Controls::of(&fake);
+    controls.has_batches();
     let mut guest = Guest::new(&engine);
     let module = guest.module(PTX);
     let word = guest.commit(0, GRANULE);

@@ -5,9 +5,10 @@
 #[allow(dead_code, reason = "not every test file loads machine code")]
 pub mod machine_code;
 
+use std::cell::RefCell;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::Once;
+use std::sync::{Arc, Once, Weak};
 use std::time::{Duration, Instant};
 
 use engine_nvidia::{NvidiaEngine, OpenError, prepare_environment};
@@ -82,7 +83,31 @@ pub fn open(path: &Path) -> Result<NvidiaEngine, OpenError> {
 
 /// What a test turns in a fake driver that is loaded.
 pub struct Controls {
-    library: Library,
+    library: Arc<Library>,
+}
+
+thread_local! {
+    /// The fake drivers that this thread's test turns something in.
+    static TURNED: RefCell<Vec<Weak<Library>>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Has what spins or is held go on when this thread's test fails: else what the test drops would wait for it, and nobody would hear of
+/// the failure.
+fn let_go_if_it_fails(library: &Arc<Library>) {
+    static HOOK: Once = Once::new();
+    HOOK.call_once(|| {
+        let tell = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |info| {
+            tell(info);
+            let turned = TURNED.with_borrow(|turned| turned.clone());
+            for library in turned.iter().filter_map(Weak::upgrade) {
+                let controls = Controls { library };
+                controls.spin(false);
+                controls.hold(false);
+            }
+        }));
+    });
+    TURNED.with_borrow_mut(|turned| turned.push(Arc::downgrade(library)));
 }
 
 #[allow(dead_code, reason = "not every test file turns something")]
@@ -90,7 +115,8 @@ impl Controls {
     /// The controls of a fake.
     pub fn of(fake: &Fake) -> Self {
         // SAFETY: our own file; it has no constructors here.
-        let library = unsafe { Library::new(fake.path()) }.unwrap();
+        let library = Arc::new(unsafe { Library::new(fake.path()) }.unwrap());
+        let_go_if_it_fails(&library);
         Self { library }
     }
 
@@ -186,7 +212,7 @@ impl Controls {
     }
 
     /// Waits until the engine has made its batches of the whole device, which it does beside the rest: eight of six lengths, as graphs and
-    /// executables.
+    /// executables. Meanwhile work may wait for a moment.
     pub fn has_batches(&self) {
         until("there are batches", || self.graphs() == 2 * 6 * 8);
     }
