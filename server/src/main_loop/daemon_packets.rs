@@ -16,32 +16,12 @@ use crate::admission::ServerResources;
 use crate::admission::groups::LimitError;
 use crate::event_queue::ServerEvent;
 use crate::log::Log;
+use crate::main_loop::unsent::Unsent;
 use crate::main_loop::{DAEMON, MainLoop};
-use crate::session::observer::Cancellation;
 
 /// Packets that wait for a daemon which does not read, beyond which faults are not told any more:
 /// they are its log's, while its count of clients needs all others.
 const MAX_UNSENT: usize = 4096;
-
-/// A packet for a daemon that has not read all that came before.
-#[derive(Debug)]
-pub(super) struct Unsent {
-    packet: Vec<u8>,
-    /// What goes with it.
-    descriptor: Option<OwnedFd>,
-    /// Who waits until the daemon has it.
-    told: Option<Arc<Cancellation>>,
-}
-
-impl Unsent {
-    fn new(packet: &Packet) -> Self {
-        Self {
-            packet: packet.encode(),
-            descriptor: None,
-            told: None,
-        }
-    }
-}
 
 impl MainLoop {
     pub(super) fn handle_daemon_packets(&mut self) {

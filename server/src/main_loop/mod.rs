@@ -27,7 +27,7 @@ use crate::admission::session_thread::Sessions;
 use crate::event_queue::{EventQueue, ServerEvent};
 use crate::ipc::descriptors::Descriptors;
 use crate::log::Log;
-use crate::main_loop::daemon_packets::Unsent;
+use crate::main_loop::unsent::Unsent;
 use crate::memory::file_receiver::FileReceiver;
 use crate::memory::further_windows::InheritedWindows;
 use crate::memory::host_budget::HostMemoryBudget;
@@ -36,6 +36,7 @@ use crate::memory::server_budget::ServerMemoryBudget;
 mod clients;
 mod daemon_packets;
 mod rest;
+mod unsent;
 mod watchdog;
 
 use clients::{Running, process_inode};
