@@ -76,14 +76,14 @@ impl Rows<'_> {
         };
         let text = format!(
             ".reg .b32 %q<8>, %i<5>, %w<5>, %k<5>; .reg .{kind} %g<5>, %h<5>, %o<5>; .reg .f64 %e<8>;\n\
-             .reg .b64 %x<5>, %y<5>, %z<5>, %s<5>, %t<5>, %u<5>;\nmov.u64 %a5, %a0; {}\nmov.{kind} %f3, {zero}; setp.eq.u32 %p0, %r13, 0;\n@%p0 bra OUT;\n\
+             .reg .b64 %x<5>, %y<5>, %z<5>, %s<5>, %t<5>, %u<5>;\nmov.u64 %a5, %a0; mov.u32 %r14, 1; {}\nmov.{kind} %f3, {zero}; setp.eq.u32 %p0, %r13, 0;\n@%p0 bra OUT;\n\
              add.u32 %r9, %r12, %r13; add.u32 %r10, %r12, 1; max.u32 %r9, %r9, %r10; sub.u32 %r11, %r9, %r12;\n\
              and.b32 %q1, %r11, 3; setp.eq.u32 %p1, %q1, 0; mov.{kind} %f3, {zero};\n@%p1 bra FOURS;\nmov.{kind} %f3, {zero};\n\
              REST:\n{}add.s32 %r12, %r12, 1; add.s32 %q1, %q1, -1; setp.ne.u32 %p2, %q1, 0;\n@%p2 bra REST;\n\
              FOURS:\nsetp.lt.u32 %p3, %r11, 4;\n@%p3 bra OUT;\n\
              AGAIN:\n{four}add.s32 %r12, %r12, 4; setp.lt.u32 %p2, %r12, %r9;\n@%p2 bra AGAIN;\n\
              OUT:\nsetp.num.{kind} %p0, %f3, %f3; selp.{kind} %f3, %f3, {none}, %p0;\n\
-             st.global.{kind} [%a1], %f3; st.global.u32 [%a1+8], %r12;",
+             st.global.{kind} [%a1], %f3; st.global.u32 [%a1+8], %r12; st.global.u32 [%a1+12], %r14;",
             self.shape,
             self.element(0, 0)
         );
@@ -188,15 +188,19 @@ fn what_some_lanes_do_beside_a_branch_is_the_same() {
 /// More turns than a budget has, in both loops: lanes go on where they were.
 #[test]
 fn rows_go_on_after_their_budget() {
+    // The sum of so many is no number; which columns there were, in order, is one.
+    let sum = "fma.rn.f32 %f3, %f4, %f5, %f3; mul.lo.u32 %r14, %r14, 31; add.u32 %r14, %r14, %q5;";
     let long = "and.b32 %r13, %r2, 31; mul.lo.u32 %r13, %r13, 250; add.u32 %r13, %r13, 3; and.b32 %r12, %r5, 255;";
     Rows {
         shape: long,
+        sum,
         ..PLAIN
     }
     .same();
     // What remains is most of a row.
     let body = Rows {
         shape: long,
+        sum,
         ..PLAIN
     }
     .body()
