@@ -303,8 +303,10 @@ pub(crate) unsafe fn repeat_several(cx: &mut Machine<'_>, op: &Op) -> Flow {
 /// # Safety
 /// As for [`segment::run_loop`].
 pub(crate) unsafe fn repeat_beside(cx: &mut Machine<'_>, op: &Op) -> Flow {
-    let Held::Some(inside) = cx.held(op, 2, op.width[1] != 0) else {
-        return Flow::Next;
+    let inside = match cx.held(op, 2, op.width[1] != 0) {
+        Held::None => return cx.go_fast(op.s[1], 0),
+        Held::All => return Flow::Next,
+        Held::Some(inside) => inside,
     };
     let all = cx.mask;
     cx.set_mask(inside);
