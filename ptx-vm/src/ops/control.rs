@@ -288,7 +288,7 @@ const LEAST_TURNS: i64 = 1 << 12;
 /// # Safety
 /// As for [`segment::run_loop`].
 pub(crate) unsafe fn repeat_several(cx: &mut Machine<'_>, op: &Op) -> Flow {
-    // SAFETY: the caller's.
+    // SAFETY: by the caller's promise the code of such loops for this machine stands at `imm`.
     match unsafe { run_several(cx, op) } {
         None => Flow::Stop,
         Some(groups) if !groups.is_empty() => cx.stop(Event::Scatter(groups)),
@@ -310,7 +310,7 @@ pub(crate) unsafe fn repeat_beside(cx: &mut Machine<'_>, op: &Op) -> Flow {
     };
     let all = cx.mask;
     cx.set_mask(inside);
-    // SAFETY: the caller's.
+    // SAFETY: by the caller's promise the code of such loops for this machine stands at `imm`.
     let groups = unsafe { run_several(cx, op) };
     if groups.is_some() {
         cx.set_mask(all);
