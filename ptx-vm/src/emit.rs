@@ -247,7 +247,9 @@ impl Emitter {
                 code.slow = at;
                 self.repeat(body, index);
             }
+            self.repeat_several(body, index);
             self.insts(body, block, index);
+            self.repeat_beside(body, index);
             self.end(body, block, index as BlockId);
         }
     }

@@ -30,6 +30,8 @@ pub(crate) const ROWS: usize = 8;
 pub(crate) const DECIDED: usize = 16;
 /// Blocks that a loop can have which is machine code.
 pub(crate) const LOOP_BLOCKS: usize = 15;
+/// Places in such a loop, or in several that are one operation, at which lanes can be that have not left it.
+pub(crate) const PLACES: usize = 3;
 /// Strips of a lane group.
 const STRIPS: usize = MAX_GROUP_LANES / STRIP;
 
@@ -78,8 +80,8 @@ pub(crate) struct Reach {
     running: u16,
     /// Of each block of a loop that is machine code, the lanes of a strip that are before it (`segment::repeat`).
     before: [u16; LOOP_BLOCKS + 1],
-    /// Of each strip, the lanes that have not left such a loop.
-    left: [u16; STRIPS],
+    /// Of each strip, the lanes that have not left such a loop, by where they are.
+    left: [[u16; STRIPS]; PLACES],
     /// How many turns of a strip may still be made.
     turns: u32,
     /// The generation of memory that the ranges are of.
@@ -99,12 +101,16 @@ impl Reach {
     pub(crate) const HELPER: usize = offset_of!(Self, helper);
     pub(crate) const SCRATCH: usize = offset_of!(Self, scratch);
     pub(crate) const RUNNING: usize = offset_of!(Self, running);
-    pub(crate) const LEFT: usize = offset_of!(Self, left);
     pub(crate) const TURNS: usize = offset_of!(Self, turns);
 
     /// Where the lanes stand that are before a block of a loop; after the last block, those before the next turn.
     pub(crate) fn before(block: usize) -> usize {
         offset_of!(Self, before) + 2 * (block % (LOOP_BLOCKS + 1))
+    }
+
+    /// Where the lanes stand of the first strip that are at a place of a loop.
+    pub(crate) fn left_at(place: usize) -> usize {
+        offset_of!(Self, left) + size_of::<[u16; STRIPS]>() * (place % PLACES)
     }
 
     /// The lanes of a strip that asks.
@@ -124,11 +130,11 @@ impl Reach {
         self.turns
     }
 
-    /// The lanes of strips `low..high` that have not left a loop.
-    pub(crate) fn left(&self, low: usize, high: usize) -> Mask {
+    /// The lanes of strips `low..high` that have not left a loop and are at a place of it, which is its beginning for the first one.
+    pub(crate) fn left(&self, place: usize, low: usize, high: usize) -> Mask {
         let mut mask = Mask::default();
         for strip in low..high.min(STRIPS) {
-            mask.add_strip(strip, self.left[strip]);
+            mask.add_strip(strip, self.left[place % PLACES][strip]);
         }
         mask
     }
@@ -185,7 +191,7 @@ impl Reach {
             decided: [0; DECIDED],
             running: 0,
             before: [0; LOOP_BLOCKS + 1],
-            left: [0; STRIPS],
+            left: [[0; STRIPS]; PLACES],
             turns: 0,
             generation,
         }

@@ -14,7 +14,7 @@ use crate::analysis::{self, Class};
 use crate::ir::{BlockId, End, Reg};
 use crate::isa::{Isa, Target};
 use crate::ops::control;
-use crate::reach::LOOP_BLOCKS;
+use crate::reach::{LOOP_BLOCKS, PLACES};
 use crate::segment::{
     self, Known, Loop, LoopBlock, LoopEdge, LoopEnd, LoopRun, RegisterSlot, SegmentStep, Tag,
 };
@@ -27,6 +27,21 @@ const MOST: usize = 256;
 struct Shape {
     blocks: Vec<BlockId>,
     exit: BlockId,
+    /// The headers of the loops in it, if it is several.
+    inner: Vec<BlockId>,
+}
+
+/// The block that lanes come to, past those that do nothing.
+fn through(body: &Body<'_>, mut block: BlockId) -> BlockId {
+    let blocks = &body.func.blocks;
+    while let (true, End::Jump(next)) = (
+        blocks[block as usize].insts.is_empty(),
+        &blocks[block as usize].end,
+    ) && *next > block
+    {
+        block = *next;
+    }
+    block
 }
 
 impl Shape {
@@ -36,16 +51,6 @@ impl Shape {
         let end = |block: BlockId| &blocks[block as usize].end;
         let last = (header..blocks.len() as BlockId)
             .rfind(|&block| end(block).successors().contains(&header))?;
-        // Past blocks that do nothing.
-        let through = |mut block: BlockId| {
-            while let (true, End::Jump(next)) =
-                (blocks[block as usize].insts.is_empty(), end(block))
-                && *next > block
-            {
-                block = *next;
-            }
-            block
-        };
         let mut found = vec![header];
         let mut exit = None;
         for block in header..=last {
@@ -60,7 +65,7 @@ impl Shape {
                     continue;
                 }
                 if next > last || next < header {
-                    let next = through(next);
+                    let next = through(body, next);
                     if *exit.get_or_insert(next) != next {
                         return None;
                     }
@@ -81,7 +86,105 @@ impl Shape {
         fits.then_some(Self {
             blocks: found,
             exit: exit?,
+            inner: Vec::new(),
         })
+    }
+
+    /// Two loops, one after the other, and what is before and between them, if a block is where lanes part that leave the first one out
+    /// and all of them go on to one place. A compiler makes such ones of a loop of which it takes four turns at a time.
+    fn of_several(body: &Body<'_>, first: BlockId) -> Option<Self> {
+        let blocks = &body.func.blocks;
+        let end = |block: BlockId| &blocks[block as usize].end;
+        let varies = |block: BlockId| match end(block) {
+            End::Branch { on, .. } => body.classes[*on as usize] >= Class::Varying,
+            _ => false,
+        };
+        if !varies(first) {
+            return None;
+        }
+        let (shape, end_of_first) = Self::of_region(body, first, PLACES - 1)?;
+        let last = *shape.blocks.last()?;
+        let passes = end(first).successors().into_iter();
+        let passes = passes.filter(|next| (end_of_first + 1..=last).contains(next));
+        (passes.count() == 1).then_some(shape)
+    }
+
+    /// What lies beside a branch whose other side lanes go to in any case, in the end: a loop, or two, and what is before and between
+    /// them. With whether lanes come there on which the branch's predicate does not hold.
+    fn beside(body: &Body<'_>, branch: BlockId) -> Option<(Self, bool)> {
+        let End::Branch {
+            on, then, other, ..
+        } = &body.func.blocks[branch as usize].end
+        else {
+            return None;
+        };
+        if body.classes[*on as usize] < Class::Varying {
+            return None;
+        }
+        [(*then, *other, false), (*other, *then, true)]
+            .into_iter()
+            .find_map(|(inside, past, if_not)| {
+                let count = 1..PLACES;
+                let shape = count.rev().find_map(|count| {
+                    let (shape, _) = Self::of_region(body, inside, count)?;
+                    (inside > branch && shape.exit == through(body, past)).then_some(shape)
+                })?;
+                Some((shape, if_not))
+            })
+    }
+
+    /// So many loops, one after the other, and what is before and between them from a block on, if all lanes go on to one place; with
+    /// where the first one ends.
+    fn of_region(body: &Body<'_>, first: BlockId, count: usize) -> Option<(Self, BlockId)> {
+        let blocks = &body.func.blocks;
+        let end = |block: BlockId| &blocks[block as usize].end;
+        let most = blocks.len().min(first as usize + LOOP_BLOCKS) as BlockId;
+        // Of each loop the header and the block that leads back to it.
+        let mut loops: Vec<(BlockId, BlockId)> = Vec::new();
+        for block in first..most {
+            let back = end(block).successors();
+            for header in back.into_iter().filter(|&next| next <= block) {
+                if header <= loops.last().map_or(first, |&(_, last)| last) {
+                    return None;
+                }
+                loops.push((header, block));
+            }
+            if loops.len() == count {
+                break;
+            }
+        }
+        let (&(_, end_of_first), &(_, last)) = (loops.first()?, loops.last()?);
+        if loops.len() != count {
+            return None;
+        }
+        let (mut found, mut exit) = (vec![first], None);
+        for block in first..=last {
+            if !found.contains(&block) {
+                continue;
+            }
+            if !matches!(end(block), End::Jump(_) | End::Branch { .. }) {
+                return None;
+            }
+            for next in end(block).successors() {
+                if next > last {
+                    let next = through(body, next);
+                    if *exit.get_or_insert(next) != next {
+                        return None;
+                    }
+                } else if !found.contains(&next) {
+                    found.push(next);
+                }
+            }
+        }
+        found.sort_unstable();
+        let inner: Vec<BlockId> = loops.into_iter().map(|(header, _)| header).collect();
+        let all = inner.iter().all(|header| found.contains(header));
+        let shape = Self {
+            blocks: found,
+            exit: exit?,
+            inner,
+        };
+        all.then_some((shape, end_of_first))
     }
 
     /// Where an edge leads.
@@ -100,12 +203,42 @@ impl Emitter {
         if !jit || isa == Isa::Sse2 {
             return;
         }
-        let Some(shape) = Shape::of(body, index as BlockId) else {
+        if let Some(shape) = Shape::of(body, index as BlockId) {
+            self.whole(body, &shape, index, None);
+        }
+    }
+
+    /// Adds the loops that lie beside the branch of block `index`, if what lanes do there can be one operation: for the case that the
+    /// branch parts them, in the convergent code. They stay there.
+    pub(super) fn repeat_beside(&mut self, body: &Body<'_>, index: usize) {
+        let Target { isa, jit, .. } = self.target;
+        if !jit || isa == Isa::Sse2 || !body.convergent {
             return;
-        };
+        }
+        if let Some((shape, if_not)) = Shape::beside(body, index as BlockId) {
+            self.whole(body, &shape, index, Some(if_not));
+        }
+    }
+
+    /// Adds the loops before which block `index` stands, if all of it can be one operation. They are so in the convergent code as well:
+    /// lanes that part there would do each loop by itself.
+    pub(super) fn repeat_several(&mut self, body: &Body<'_>, index: usize) {
+        let Target { isa, jit, .. } = self.target;
+        if !jit || isa == Isa::Sse2 {
+            return;
+        }
+        if let Some(shape) = Shape::of_several(body, index as BlockId) {
+            self.whole(body, &shape, index, None);
+        }
+    }
+
+    /// Adds a loop, or several, as one operation, if it can be one: for those lanes alone that a branch at the end of block `index` leads
+    /// there, if that is told, and whether they are those on which its predicate does not hold.
+    fn whole(&mut self, body: &Body<'_>, shape: &Shape, index: usize, beside: Option<bool>) {
+        let is_several = !shape.inner.is_empty();
         let blocks = shape.blocks.iter();
         let blocks: Option<Vec<LoopBlock>> = blocks
-            .map(|&block| self.loop_block(body, &shape, block))
+            .map(|&block| self.loop_block(body, shape, block))
             .collect();
         let Some(blocks) = blocks else {
             return;
@@ -114,6 +247,10 @@ impl Emitter {
         let transfers = steps.iter().filter(|step| step.access.1 != 0).count();
         // Arithmetic alone is faster strip after strip, turn by turn: none waits for what it has just computed.
         if transfers == 0 || steps.len() > MOST || hands_over(&steps) {
+            return;
+        }
+        // In the convergent code lanes may be in step with each other, and see what others store.
+        if is_several && beside.is_none() && steps.iter().any(|step| changes_memory(step)) {
             return;
         }
         let slot_of = |reg| {
@@ -138,10 +275,14 @@ impl Emitter {
             written.iter().copied().filter(is_live).collect()
         };
         let (read, needed) = (live(shape.blocks[0]), live(shape.exit));
+        let inner = shape.inner.iter();
+        let inner = inner.filter_map(|&header| Some((shape.edge(header)?, live(header))));
+        let inner = inner.collect();
         let repeated = Loop {
             blocks,
             read,
             needed,
+            inner,
         };
         let code = segment::compile_loop(&repeated, &known, target, first);
         let Some((code, turns)) = code else {
@@ -149,15 +290,33 @@ impl Emitter {
         };
         self.transfers += transfers;
         let insts = |block: &BlockId| body.func.blocks[*block as usize].insts.len() + 1;
-        let mut op = blank(control::repeat);
+        let mut op = blank(if is_several {
+            control::repeat_several
+        } else {
+            control::repeat
+        });
         for (which, to) in [(0, shape.blocks[0]), (1, shape.exit)] {
             op.d[which] = body.first + to;
-            let fixup = (self.program.ops.len(), which, op.d[which], false);
+            let fixup = (self.program.ops.len(), which, op.d[which], body.convergent);
             self.fixups.push(fixup);
+        }
+        for (source, header) in op.s[3..].iter_mut().zip(&shape.inner) {
+            *source = body.first + header;
         }
         op.d[2] = body.layout.bytes as u32;
         op.d[3] = shape.blocks.iter().map(insts).sum::<usize>() as u32;
-        op.width[0] = turns;
+        op.width = [turns, u8::from(body.convergent)];
+        let end = &body.func.blocks[index].end;
+        if let (Some(if_not), End::Branch { on, negated, .. }) = (beside, end) {
+            let (offset, varying) = body.home(*on);
+            op.run = control::repeat_beside;
+            op.s[2] = offset;
+            op.varying = u16::from(varying) << 2;
+            op.width[1] = u8::from(*negated != if_not);
+            self.line = body.func.blocks[index].line;
+            self.machine_code(op, &code);
+            return;
+        }
         op.s[2] = shape
             .blocks
             .last()
@@ -217,6 +376,13 @@ impl Emitter {
 fn steps_of(blocks: &[LoopBlock]) -> impl Iterator<Item = &SegmentStep> {
     let runs = blocks.iter().flat_map(|block| &block.runs);
     runs.flat_map(|run| &run.steps)
+}
+
+fn changes_memory(step: &SegmentStep) -> bool {
+    matches!(
+        step.tag,
+        Tag::StoreGlobal | Tag::StoreShared | Tag::SumShared
+    )
 }
 
 /// Whether lanes may load from shared memory what others store there, or see what others have added to it.

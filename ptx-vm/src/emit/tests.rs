@@ -100,3 +100,36 @@ fn loops_that_follow_what_they_load_are_of_lanes_alone() {
     let table = follows.to_owned() + "lop3.b32 %r9, %r9, %r8, %r0, 0x2d;";
     assert!(alone(Isa::Avx512, &table).is_none_or(|loops| loops == [0]));
 }
+
+#[test]
+fn loops_of_one_row_are_one_operation() {
+    let rows = |more: &str| {
+        let element = format!(
+            "mul.wide.u32 %a3, %r4, 4; add.s64 %a4, %a0, %a3; ld.global.u32 %r8, [%a4]; mul.wide.u32 %a5, %r8, 4; add.s64 %a6, %a0, %a5;\n\
+             ld.global.f32 %f1, [%a6]; {more} add.f32 %f0, %f0, %f1;"
+        );
+        format!(
+            "mul.wide.u32 %a1, %r1, 4; add.s64 %a2, %a0, %a1; ld.global.u32 %r4, [%a2]; ld.global.u32 %r5, [%a2+4]; mov.f32 %f0, 0f00000000;\n\
+             setp.ge.u32 %p0, %r4, %r5;\n@%p0 bra OUT;\nsub.u32 %r6, %r5, %r4; and.b32 %r7, %r6, 3; setp.eq.u32 %p1, %r7, 0;\n@%p1 bra FOURS;\n\
+             REST:\n{element} add.s32 %r4, %r4, 1; add.s32 %r7, %r7, -1; setp.ne.u32 %p1, %r7, 0;\n@%p1 bra REST;\n\
+             FOURS:\nsetp.lt.u32 %p1, %r6, 4;\n@%p1 bra OUT;\nAGAIN:\n{element} {element} add.s32 %r4, %r4, 4; setp.lt.u32 %p1, %r4, %r5;\n\
+             @%p1 bra AGAIN;\nOUT:\nst.global.f32 [%a2], %f0;"
+        )
+    };
+    // Loops by themselves, both before the block where lanes part, and beside the branch to where they all go.
+    let counts = |isa: Isa, more: &str| {
+        let program = program(isa, &rows(more))?;
+        let runs: [crate::machine::OpFn; 3] = [
+            control::repeat,
+            control::repeat_several,
+            control::repeat_beside,
+        ];
+        Some(runs.map(|run| count(&program, run)))
+    };
+    for isa in [Isa::Avx2, Isa::Avx512] {
+        assert!(counts(isa, "").is_none_or(|counts| counts == [2, 2, 1]));
+        // Where all lanes come to what stores they may be in step with each other.
+        let stores = "st.global.f32 [%a6], %f0;";
+        assert!(counts(isa, stores).is_none_or(|counts| counts == [2, 0, 1]));
+    }
+}

@@ -255,9 +255,10 @@ pub(crate) unsafe fn repeat(cx: &mut Machine<'_>, op: &Op) -> Flow {
     let counted = strips << op.width[0];
     let turns = turns.saturating_mul(counted).clamp(1, i64::from(u32::MAX));
     // SAFETY: by the caller's promise a loop's code for this machine stands at `imm`.
-    let Some((left, made)) = (unsafe { segment::run_loop(cx, op, turns as u32) }) else {
+    let Some(made) = (unsafe { segment::run_loop(cx, op, turns as u32) }) else {
         return Flow::Stop;
     };
+    let left = cx.reach.left(0, cx.low, cx.high);
     let rounds = made.div_ceil(counted as u32);
     cx.budget -= i64::from(rounds) * i64::from(op.d[3]);
     if cx.diverged {
@@ -274,6 +275,88 @@ pub(crate) unsafe fn repeat(cx: &mut Machine<'_>, op: &Op) -> Flow {
             other: op.d[1],
         })
     }
+}
+
+/// The fewest turns of lanes that are made of several loops, whatever the budget: some sixteen for each lane of a group. Lanes that have
+/// to stop in the midst of it go on apart, which costs them more.
+const LEAST_TURNS: i64 = 1 << 12;
+
+/// Several loops, one after the other, as machine code, and what is before and between them, which begins at `s[0]`: lanes leave it for
+/// `s[1]`, which costs `s[2]`, or have to stop at its beginning or at the headers of its loops, blocks `s[3]` and `s[4]`. Otherwise as
+/// [`repeat`]. `width[1]` is 1 in the convergent code.
+///
+/// # Safety
+/// As for [`segment::run_loop`].
+pub(crate) unsafe fn repeat_several(cx: &mut Machine<'_>, op: &Op) -> Flow {
+    // SAFETY: by the caller's promise the code of such loops for this machine stands at `imm`.
+    match unsafe { run_several(cx, op) } {
+        None => Flow::Stop,
+        Some(groups) if !groups.is_empty() => cx.stop(Event::Scatter(groups)),
+        Some(_) if op.width[1] == 0 => cx.go_slow(op.s[1], op.d[1], op.s[2]),
+        Some(_) => cx.go_fast(op.s[1], op.s[2]),
+    }
+}
+
+/// The same in the convergent code before a branch that leads there, for those lanes on which predicate `s[2]` holds, if it parts them;
+/// `width[1]` negates it. All others go where they leave it for.
+///
+/// # Safety
+/// As for [`segment::run_loop`].
+pub(crate) unsafe fn repeat_beside(cx: &mut Machine<'_>, op: &Op) -> Flow {
+    let inside = match cx.held(op, 2, op.width[1] != 0) {
+        Held::None => return cx.go_fast(op.s[1], 0),
+        Held::All => return Flow::Next,
+        Held::Some(inside) => inside,
+    };
+    let all = cx.mask;
+    cx.set_mask(inside);
+    // SAFETY: by the caller's promise the code of such loops for this machine stands at `imm`.
+    let groups = unsafe { run_several(cx, op) };
+    if groups.is_some() {
+        cx.set_mask(all);
+    }
+    match groups {
+        None => Flow::Stop,
+        Some(groups) if groups.is_empty() => cx.go_fast(op.s[1], 0),
+        Some(mut groups) => {
+            let others = all.and_not(inside);
+            match groups.iter_mut().find(|(_, block)| *block == op.d[1]) {
+                Some((gone, _)) => *gone = gone.or(others),
+                None => groups.push((others, op.d[1])),
+            }
+            cx.stop(Event::Scatter(groups))
+        }
+    }
+}
+
+/// Runs such loops for the lanes that run. Returns where they are if not all have left them; `None` if there is an event.
+///
+/// # Safety
+/// As for [`segment::run_loop`].
+unsafe fn run_several(cx: &mut Machine<'_>, op: &Op) -> Option<Vec<(Mask, u32)>> {
+    let strips = (cx.high - cx.low).max(1) as i64;
+    let counted = strips << op.width[0];
+    let rounds = cx.budget / i64::from(op.d[3].max(1));
+    let turns = rounds
+        .saturating_mul(counted)
+        .clamp(LEAST_TURNS, i64::from(u32::MAX));
+    // SAFETY: by the caller's promise the code of such loops for this machine stands at `imm`.
+    let made = unsafe { segment::run_loop(cx, op, turns as u32) }?;
+    let rounds = made.div_ceil(counted as u32);
+    cx.budget -= i64::from(rounds) * i64::from(op.d[3]);
+    let (low, high, mut gone) = (cx.low, cx.high, cx.mask);
+    let mut groups: Vec<(Mask, u32)> = Vec::new();
+    for (place, block) in [op.d[0], op.s[3], op.s[4]].into_iter().enumerate() {
+        let left = cx.reach.left(place, low, high);
+        if !left.is_empty() {
+            gone = gone.and_not(left);
+            groups.push((left, block));
+        }
+    }
+    if !groups.is_empty() && !gone.is_empty() {
+        groups.push((gone, op.d[1]));
+    }
+    Some(groups)
 }
 
 /// Branch by a table: index in `s[2]`, table number in the lower half of `imm`, cost in the upper one.

@@ -27,7 +27,8 @@ pub(super) struct Element {
     signed: bool,
     /// The address is made: it is a register that something else reads too.
     has_address: bool,
-    bound: usize,
+    /// The number of its array.
+    pub(super) bound: usize,
 }
 
 impl Element {
@@ -38,6 +39,11 @@ impl Element {
             has_address,
             bound,
         }
+    }
+
+    /// Its index, if that is all that the access needs.
+    pub(super) fn alone(&self) -> Option<Reg> {
+        (!self.has_address).then_some(self.index)
     }
 }
 
@@ -58,6 +64,8 @@ pub(super) struct Elements {
     arrays: Vec<(Array, usize)>,
     /// The general registers that have bases.
     homes: HashMap<Reg, u8>,
+    /// Those that have how many elements there are, by array.
+    counts: HashMap<usize, u8>,
 }
 
 impl Elements {
@@ -90,6 +98,7 @@ impl Elements {
             blocks,
             read: repeated.read.clone(),
             needed: repeated.needed.clone(),
+            inner: repeated.inner.clone(),
         };
         (found, repeated)
     }
@@ -201,6 +210,26 @@ impl Scalar<'_> {
         }
     }
 
+    /// Keeps in general registers how many elements there are, if more than so many are free: first of the arrays that are asked about most.
+    pub(super) fn settle_counts(&mut self, least: usize) {
+        let mut uses = vec![0; self.elements.arrays.len()];
+        for (&(run, step), element) in &self.elements.accesses {
+            let known = self.neighbours.of(run);
+            if known.is_none_or(|known| !known.distances.contains_key(&step)) {
+                uses[element.bound] += 1;
+            }
+        }
+        let mut arrays: Vec<usize> = (0..uses.len()).filter(|&array| uses[array] > 0).collect();
+        arrays.sort_by_key(|&array| (usize::MAX - uses[array], array));
+        for array in arrays {
+            if self.free[0].len() > least
+                && let Some(register) = self.free[0].pop()
+            {
+                self.elements.counts.insert(array, register);
+            }
+        }
+    }
+
     /// Before the first lane: loads the bases, and finds how many elements there are of each array.
     pub(super) fn begin_elements(&mut self) -> Option<()> {
         let mut homes: Vec<(Reg, u8)> = self
@@ -216,6 +245,7 @@ impl Scalar<'_> {
         for bound in 0..self.elements.arrays.len() {
             self.count(bound)?;
         }
+        self.find_shortest(None);
         Some(())
     }
 
@@ -249,6 +279,9 @@ impl Scalar<'_> {
         out.set_constant(RAX, 0);
         out.bind(done);
         out.general(true, op::STORE, RAX, kept(bound));
+        if let Some(&register) = self.elements.counts.get(&bound) {
+            out.general(true, op::LOAD, register, Place::Register(RAX));
+        }
         Some(())
     }
 
@@ -276,21 +309,18 @@ impl Scalar<'_> {
                 R11
             }
         };
-        self.out
-            .general(true, op::COMPARE, index, kept(element.bound));
+        let count = match self.elements.counts.get(&element.bound) {
+            Some(&register) => Place::Register(register),
+            None => kept(element.bound),
+        };
+        self.out.general(true, op::COMPARE, index, count);
         self.out.jump_if(when::NOT_BELOW, asked);
         if element.has_address
             && let Home::General(address) = self.home(address)
         {
             return Some(Place::At(address, array.offset));
         }
-        let base = match self.base(array.base)? {
-            Place::Register(register) => register,
-            place => {
-                self.out.general(true, op::LOAD, RAX, place);
-                RAX
-            }
-        };
+        let base = self.base_register(array.base)?;
         Some(Place::Element {
             base,
             index,
@@ -321,7 +351,32 @@ impl Scalar<'_> {
 
     /// After the executor was asked about an element.
     pub(super) fn count_again(&mut self, element: Element) -> Option<()> {
-        self.count(element.bound)
+        self.count(element.bound)?;
+        self.find_shortest(Some(element.bound));
+        Some(())
+    }
+
+    /// Where an element is that is there, so far from the one whose index a register has. rax may be lost.
+    pub(super) fn neighbour(&mut self, element: Element, index: u8, further: i32) -> Option<Place> {
+        let array = self.elements.arrays[element.bound].0;
+        let base = self.base_register(array.base)?;
+        Some(Place::Element {
+            base,
+            index,
+            log: array.log,
+            distance: array.offset.checked_add(further << array.log)?,
+        })
+    }
+
+    /// A register that has a base: its own, or rax.
+    fn base_register(&mut self, base: Reg) -> Option<u8> {
+        Some(match self.base(base)? {
+            Place::Register(register) => register,
+            place => {
+                self.out.general(true, op::LOAD, RAX, place);
+                RAX
+            }
+        })
     }
 
     /// Where an element's index is.

@@ -18,9 +18,11 @@ const R10: u8 = 10;
 const KEPT: [u8; 6] = [3, 5, 12, 13, 14, 15];
 
 /// Bytes of the code's own part of the stack: 8 more than a multiple of 16.
-const OWN: u8 = FIRST_BOUND + 8 * BOUNDS as u8;
-/// Numbers of elements that a loop can keep there (`elements`), and where the first is.
+const OWN: u8 = FIRST_BOUND + 8 * (BOUNDS + SHORTEST) as u8;
+/// Numbers of elements that a loop can keep there, of arrays (`elements`) and behind those of several arrays (`neighbours`), and where
+/// the first is.
 pub(super) const BOUNDS: usize = 8;
+pub(super) const SHORTEST: usize = 2;
 pub(super) const FIRST_BOUND: u8 = 40;
 
 /// The last operand of an instruction.
@@ -305,6 +307,9 @@ impl Single {
     /// vcvtsi2ss from 32 bits and from 64
     pub(super) const FROM_S32: Self = single(1, 2, false, 0x2a);
     pub(super) const FROM_S64: Self = single(1, 2, true, 0x2a);
+    /// Fused multiply-add: `reg = reg * place + second`, `reg = second * reg + place`, `reg = second * place + reg`.
+    pub(super) const FMA_132: [Self; 2] = [single(2, 1, false, 0x99), single(2, 1, true, 0x99)];
+    pub(super) const FMA_213: [Self; 2] = [single(2, 1, false, 0xa9), single(2, 1, true, 0xa9)];
     pub(super) const FMA_231: [Self; 2] = [single(2, 1, false, 0xb9), single(2, 1, true, 0xb9)];
 
     /// Arithmetic by its opcode, of single and double precision.

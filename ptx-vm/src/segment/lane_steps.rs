@@ -2,16 +2,12 @@
 //!
 //! Called by `scalar`. Must not know lanes.
 
-use super::ask::TransferFacts;
-use super::branch::Label;
 use super::encode::Assembler;
 use super::general::{Place, R11, RAX, Single, op, when};
-use super::scalar::{Asked, Home, Scalar};
+use super::scalar::{Home, Scalar};
 use super::step::SegmentStep;
 use super::tag::{Compared, Tag};
 use crate::ir::Reg;
-use crate::reach::Reach;
-use crate::spaces::unpack;
 
 /// Vector registers for what is between.
 const FIRST: u8 = 15;
@@ -301,6 +297,14 @@ impl Scalar<'_> {
         }
     }
 
+    /// A factor of a product to which something is added: it may have been left in memory.
+    fn factor(&self, reg: Reg) -> Option<Place> {
+        match self.factor {
+            Some((factor, Some(place))) if factor == reg => Some(place),
+            _ => self.number(reg),
+        }
+    }
+
     /// The register in which a floating-point result is to be made.
     fn vector_target(&mut self, step: &SegmentStep) -> u8 {
         self.release();
@@ -348,24 +352,53 @@ impl Scalar<'_> {
 
     /// A product and a sum, rounded once.
     fn fma(&mut self, step: &SegmentStep, double: bool) -> Option<()> {
-        let left = self.vector(step.s[0], SECOND)?;
-        let right = self.number(step.s[1])?;
+        let load = Single::LOAD[usize::from(double)];
+        let factors = [self.factor(step.s[0])?, self.factor(step.s[1])?];
         let addend = self.number(step.s[2])?;
-        let to = self.vector_target(step);
-        // The sum is made where the addend is.
-        let is_other = to == left || right == Place::Register(to);
-        let sum = if is_other { FIRST } else { to };
-        if addend != Place::Register(sum) {
-            match addend {
-                Place::Register(_) => self.out.single(Single::COPY, sum, 0, addend),
-                place => self
-                    .out
-                    .single(Single::LOAD[usize::from(double)], sum, 0, place),
+        // One factor may be in memory; the instruction reads it there last.
+        let (left, right) = match factors {
+            [Place::Register(left), right] => (left, right),
+            [left, Place::Register(right)] => (right, left),
+            [left, right] => {
+                self.out.single(load, SECOND, 0, left);
+                (SECOND, right)
             }
-        }
-        self.out
-            .single(Single::FMA_231[usize::from(double)], sum, left, right);
-        self.finish_vector(step, sum)
+        };
+        // Where an operand is that ends here the result can be made without a copy: not where one was not loaded, nor where it would
+        // have been, since both codes of a run have the same homes.
+        let last = self.factor.take().map(|(reg, _)| reg);
+        let operands = [step.s[2], step.s[1], step.s[0]].into_iter();
+        let operands = operands.filter(|&reg| Some(reg) != last);
+        let wanted: Vec<Home> = operands.map(|reg| self.home(reg)).collect();
+        self.release();
+        let to = match self.define_at(step.d[0], &wanted) {
+            Home::Vector(register) => register,
+            _ => FIRST,
+        };
+        let double = usize::from(double);
+        let to = match addend {
+            Place::Register(addend) if to != addend && to == left => {
+                self.out.single(Single::FMA_132[double], to, addend, right);
+                to
+            }
+            Place::Register(register) if to != register && right == Place::Register(to) => {
+                self.out.single(Single::FMA_213[double], to, left, addend);
+                to
+            }
+            // The sum is made where the addend is.
+            _ => {
+                let is_factor = to == left || right == Place::Register(to);
+                let sum = if is_factor { FIRST } else { to };
+                match addend {
+                    Place::Register(from) if from == sum => {}
+                    Place::Register(_) => self.out.single(Single::COPY, sum, 0, addend),
+                    place => self.out.single(load, sum, 0, place),
+                }
+                self.out.single(Single::FMA_231[double], sum, left, right);
+                sum
+            }
+        };
+        self.finish_vector(step, to)
     }
 
     fn convert(&mut self, step: &SegmentStep, signed: bool) -> Option<()> {
@@ -382,7 +415,7 @@ impl Scalar<'_> {
 
     /// A copy of 4 or 8 bytes, of whichever kind.
     fn copy(&mut self, step: &SegmentStep) -> Option<()> {
-        if !self.floats.contains(&step.s[0]) {
+        if !self.floats.contains(&step.d[0]) {
             return self.unary(step, |_, _| {});
         }
         let from = self.vector(step.s[0], FIRST)?;
@@ -391,155 +424,8 @@ impl Scalar<'_> {
         self.finish_vector(step, from)
     }
 
-    /// The register with an access's address, which is inside of what may be reached and aligned; who is not jumps.
-    fn address(&mut self, step: &SegmentStep, size: usize, asked: &mut Label) -> Option<u8> {
-        let access = unpack(step.access.0);
-        let offset = i32::try_from(access.offset).ok()?;
-        let address = match self.home(step.s[0]) {
-            // The first of several elements may be loaded to where the address is.
-            Home::General(register) if access.wide && offset == 0 && access.count == 1 => register,
-            _ => {
-                self.read(RAX, step.s[0])?;
-                RAX
-            }
-        };
-        if offset != 0 {
-            self.out.general_constant(access.wide, 0, RAX, offset);
-        }
-        if access.wide {
-            let (first, limit) = Reach::range(self.transfers);
-            self.out
-                .general(true, op::LOAD, R11, Place::Register(address));
-            self.out.general(true, op::SUB, R11, Place::Reach(first));
-            self.out
-                .general(true, op::COMPARE, R11, Place::Reach(limit));
-        } else {
-            let limit = Place::Reach(Reach::limit(size));
-            self.out.general(false, op::COMPARE, RAX, limit);
-        }
-        self.out.jump_if(when::NOT_BELOW, asked);
-        if size > 1 {
-            self.out.test_low(address, (size - 1) as u8);
-            self.out.jump_if(when::NOT_ZERO, asked);
-        }
-        if !access.wide {
-            let shared = Place::Reach(Reach::SHARED);
-            self.out.general(true, op::ADD, RAX, shared);
-        }
-        Some(address)
-    }
-
-    /// A load or a store.
-    fn access(&mut self, step: &SegmentStep) -> Option<()> {
-        let (imm, element) = step.access;
-        let access = unpack(imm);
-        let size = usize::from(element) * access.count;
-        let stores = matches!(step.tag, Tag::StoreGlobal | Tag::StoreShared);
-        let mut asked = Label::default();
-        let (run, at) = self.now;
-        let by_index = self.elements.of(run, at);
-        let by_index = by_index.map(|element| (element, self.index_home(element)));
-        let (address, first) = match by_index {
-            Some((element, _)) => {
-                let mut place = self.element(element, step.s[0], &mut asked)?;
-                // What is stored from a slot comes through the register that may have the index.
-                if stores && self.home(step.s[1]) == Home::Slot {
-                    self.out.general(true, op::ADDRESS, RAX, place);
-                    place = Place::At(RAX, 0);
-                }
-                (RAX, place)
-            }
-            None => {
-                let address = self.address(step, size, &mut asked)?;
-                (address, Place::At(address, 0))
-            }
-        };
-        let is_free = |vector: &u8| !self.free[1].contains(vector);
-        let vectors: Vec<u8> = (0..super::scalar::VECTORS).filter(is_free).collect();
-        let place = |index: usize| match first {
-            Place::At(address, distance) => {
-                Place::At(address, distance + (usize::from(element) * index) as i32)
-            }
-            // There is one.
-            place => place,
-        };
-        let mut elements = Vec::new();
-        if stores {
-            for (index, &reg) in step.s[1..].iter().enumerate() {
-                let home = self.home(reg);
-                match home {
-                    Home::Vector(register) => {
-                        let op = Single::STORE[usize::from(element == 8)];
-                        self.out.single(op, register, 0, place(index));
-                    }
-                    Home::General(register) => self.store_element(element, register, place(index)),
-                    Home::Slot => {
-                        self.read(R11, reg)?;
-                        self.store_element(element, R11, place(index));
-                    }
-                }
-                elements.push(home);
-            }
-        } else {
-            self.release();
-            for (index, &reg) in step.d.iter().enumerate() {
-                let home = self.define(reg);
-                match home {
-                    Home::Vector(register) => {
-                        let op = Single::LOAD[usize::from(element == 8)];
-                        self.out.single(op, register, 0, place(index));
-                    }
-                    Home::General(register) => self.load_element(element, register, place(index)),
-                    Home::Slot => {
-                        self.load_element(element, R11, place(index));
-                        self.store_slot(R11, reg)?;
-                    }
-                }
-                elements.push(home);
-            }
-        }
-        let number = match by_index {
-            Some((element, _)) => self.elements.number(element),
-            None => self.transfers,
-        };
-        self.asked.push(Asked {
-            label: asked,
-            address,
-            element: by_index,
-            back: self.out.code.len(),
-            vectors,
-            step: step.clone(),
-            facts: TransferFacts {
-                element,
-                stores,
-                sums: false,
-                number: (number % 256) as u8,
-                line: step.line,
-            },
-            elements,
-        });
-        self.transfers += 1;
-        Some(())
-    }
-
-    fn load_element(&mut self, element: u8, to: u8, from: Place) {
-        match element {
-            1 => self.out.general(false, op::LOAD_8, to, from),
-            2 => self.out.general(false, op::LOAD_16, to, from),
-            _ => self.out.general(element == 8, op::LOAD, to, from),
-        }
-    }
-
-    fn store_element(&mut self, element: u8, from: u8, to: Place) {
-        match element {
-            1 => self.out.general(false, op::STORE_8, from, to),
-            2 => self.out.general_16(op::STORE, from, to),
-            _ => self.out.general(element == 8, op::STORE, from, to),
-        }
-    }
-
-    /// One step; `None` if it is none for single numbers.
-    pub(super) fn step(&mut self, step: &SegmentStep) -> Option<()> {
+    /// One step, with the one after it; `None` if it is none for single numbers.
+    pub(super) fn step(&mut self, step: &SegmentStep, next: Option<&SegmentStep>) -> Option<()> {
         match step.tag {
             Tag::Add32 => self.binary(step, false, op::ADD, Some(0), true),
             Tag::Add64 => self.binary(step, true, op::ADD, Some(0), true),
@@ -596,7 +482,7 @@ impl Scalar<'_> {
             Tag::CvtS32F32 => self.convert(step, true),
             Tag::CvtU32F32 => self.convert(step, false),
             Tag::LoadGlobal | Tag::LoadShared | Tag::StoreGlobal | Tag::StoreShared => {
-                self.access(step)
+                self.access(step, next)
             }
             Tag::None
             | Tag::AbsF32

@@ -32,8 +32,13 @@ pub(super) fn is_worth_it(repeated: &Loop) -> bool {
     found && steps.len() <= MOST_STEPS * accesses
 }
 
-/// The registers that hold floating-point numbers; `None` if one is a whole number as well.
-pub(super) fn floats(repeated: &Loop) -> Option<HashSet<Reg>> {
+/// The registers that hold floating-point numbers; `None` if one is a whole number as well. Constants are either, as they are needed:
+/// they are read from their slots.
+pub(super) fn floats(
+    repeated: &Loop,
+    constant_of: &dyn Fn(Reg) -> Option<u64>,
+) -> Option<HashSet<Reg>> {
+    let varies = |reg: &Reg| constant_of(*reg).is_none();
     let runs = repeated.blocks.iter().flat_map(|block| &block.runs);
     let steps: Vec<&SegmentStep> = runs.flat_map(|run| &run.steps).collect();
     let (mut floats, mut whole) = (HashSet::new(), HashSet::new());
@@ -66,11 +71,14 @@ pub(super) fn floats(repeated: &Loop) -> Option<HashSet<Reg>> {
             _ => whole.extend(step.s.iter().chain(&step.d)),
         }
     }
+    floats.retain(varies);
+    whole.retain(varies);
     // What is copied is what its copy is.
     loop {
         let before = floats.len();
         for step in &steps {
             if matches!(step.tag, Tag::Mov32 | Tag::Mov64)
+                && varies(&step.s[0])
                 && (floats.contains(&step.s[0]) || floats.contains(&step.d[0]))
             {
                 floats.extend([step.s[0], step.d[0]]);
@@ -81,6 +89,27 @@ pub(super) fn floats(repeated: &Loop) -> Option<HashSet<Reg>> {
         }
     }
     floats.is_disjoint(&whole).then_some(floats)
+}
+
+/// The most registers at once that live within a run and are whole numbers.
+pub(super) fn most_at_once(
+    repeated: &Loop,
+    endings: &HashMap<Reg, Ending>,
+    floats: &HashSet<Reg>,
+) -> usize {
+    let runs = repeated.blocks.iter().flat_map(|block| &block.runs);
+    let of_run = runs.enumerate().map(|(number, run)| {
+        let mut live: HashSet<Reg> = HashSet::new();
+        let mut most = 0;
+        for (at, step) in run.steps.iter().enumerate() {
+            live.retain(|reg| endings.get(reg) != Some(&(number, at)));
+            let whole = step.d.iter().filter(|reg| !floats.contains(reg));
+            live.extend(whole.filter(|reg| endings.contains_key(reg)));
+            most = most.max(live.len());
+        }
+        most
+    });
+    of_run.max().unwrap_or(0)
 }
 
 /// The registers that live within one run, and where they end.

@@ -27,11 +27,13 @@ mod general;
 mod group;
 mod indexed;
 mod known;
+mod lane_access;
 mod lane_steps;
 mod lives;
 mod moves;
 mod narrow;
 mod native;
+mod neighbours;
 mod plan;
 mod question;
 mod repeat;
@@ -47,7 +49,7 @@ mod widen;
 use super::ir::Reg;
 use super::isa::{Isa, Target};
 use super::machine::{Event, Flow, Machine, Op};
-use super::mask::{Mask, WORDS};
+use super::mask::WORDS;
 use super::reach::Reach;
 
 pub use native::CodeBytes;
@@ -107,7 +109,7 @@ pub(crate) fn compile_loop(
     {
         return Some((code, LANE_TURNS));
     }
-    if target.isa != Isa::Avx512 {
+    if target.isa != Isa::Avx512 || !repeated.inner.is_empty() {
         return None;
     }
     let code = repeat::compile(repeated, slot_of, constant_of, target, first)?;
@@ -117,12 +119,12 @@ pub(crate) fn compile_loop(
 /// The most turns of a strip in one run of a loop.
 const MOST_TURNS: u32 = 1 << 14;
 
-/// Makes turns of the loop whose code stands at `imm`, at most so many of a strip; it needs `d[2]` bytes of the frame. Returns the lanes
-/// that have not left it, and how many turns of strips were made; `None` if there is an event.
+/// Makes turns of the loop whose code stands at `imm`, at most so many of a strip; it needs `d[2]` bytes of the frame. Returns how many
+/// turns of strips were made, and [`Reach::left`] has the lanes that have not left it; `None` if there is an event.
 ///
 /// # Safety
 /// As for [`run`].
-pub(crate) unsafe fn run_loop(cx: &mut Machine<'_>, op: &Op, turns: u32) -> Option<(Mask, u32)> {
+pub(crate) unsafe fn run_loop(cx: &mut Machine<'_>, op: &Op, turns: u32) -> Option<u32> {
     let frame = cx.frame.at(0, op.d[2] as usize);
     // SAFETY: the caller's: it is such a function, and the program keeps it mapped.
     let code: Code = unsafe { std::mem::transmute::<usize, Code>(op.imm as usize) };
@@ -135,7 +137,7 @@ pub(crate) unsafe fn run_loop(cx: &mut Machine<'_>, op: &Op, turns: u32) -> Opti
     if unsafe { code(frame, low, high, mask.0.as_ptr(), reach) } != 0 {
         return None;
     }
-    Some((cx.reach.left(low, high), turns - cx.reach.turns()))
+    Some(turns - cx.reach.turns())
 }
 
 /// What the code of a segment is called as: the frame, the first strip, the one after the last, the lanes that run, 16

@@ -27,6 +27,9 @@ pub(crate) struct Loop {
     /// Of the registers that it writes, those that a turn reads from before it, and those that are needed where lanes go.
     pub(crate) read: HashSet<Reg>,
     pub(crate) needed: HashSet<Reg>,
+    /// If it is several loops, one after the other: the headers of each, with those of the registers that are needed there. The first block
+    /// is none then, and lanes go through it alone.
+    pub(crate) inner: Vec<(usize, HashSet<Reg>)>,
 }
 
 /// A block of a loop.
@@ -44,7 +47,8 @@ pub(crate) struct LoopRun {
     pub(crate) guard: Option<(Reg, bool)>,
 }
 
-/// Where lanes go: a block of the loop, its number of blocks for the next turn, or out of it.
+/// Where lanes go: a block of the loop, its number of blocks for the next turn, or out of it. A block that is not a later one is an inner
+/// loop's header.
 pub(crate) type LoopEdge = Option<usize>;
 
 /// How a block of a loop ends.
@@ -95,7 +99,7 @@ pub(crate) fn compile(
     let direct = repeated.is_direct();
     let (mut out_of_turns, mut done) = (Label::default(), Label::default());
     out.lanes_of_strip();
-    out.set_left(Reach::LEFT);
+    out.set_left(Reach::left_at(0));
     out.test_eax();
     out.jump(When::Zero, &mut out_of_turns);
     out.compare_class(Reach::TURNS, 0);
@@ -195,7 +199,7 @@ pub(crate) fn compile(
     out.jump(When::Zero, &mut done);
     out.jump_back(turn);
     out.bind(done);
-    out.set_left(Reach::LEFT);
+    out.set_left(Reach::left_at(0));
     out.bind(out_of_turns);
     out.close(top);
     question::answer(&mut out, questions);

@@ -15,29 +15,28 @@ use super::elements::{Element, Elements};
 use super::encode::Assembler;
 use super::general::{Place, R11, RAX, RCX, RDX, RSI, Single, TURNS, op, when};
 use super::lives::{self, Ending};
+use super::neighbours::{AllNeighbours, Neighbours};
 use super::repeat::{Loop, LoopEdge, LoopEnd, LoopRun};
 use super::step::{RegisterSlot, SegmentStep};
 use crate::ir::Reg;
 use crate::isa::Target;
-use crate::machine::Machine;
-use crate::reach::Reach;
-use crate::spaces::unpack;
+use crate::reach::{PLACES, Reach};
 
 /// General registers that hold a lane's numbers.
 const GENERAL: [u8; 9] = [3, 5, RSI, RDX, 8, 9, 12, 13, 14];
 /// Vector registers that do: the other two are for what is between.
 pub(super) const VECTORS: u8 = 14;
-/// Registers of both kinds that are kept free for what lives within a run.
-const FREE: usize = 4;
+/// Vector registers that are kept free for what lives within a run: what does not find one is in its slot meanwhile.
+const FREE: usize = 3;
 /// Where the code's own part of the stack has the strip, the one after the last, the masks' address, the lanes of the strip that
-/// are still to come, and those that have not left.
-const STRIP: u8 = 0;
+/// are still to come, and those that have not left, by where they are.
+pub(super) const STRIP: u8 = 0;
 const LAST: u8 = 8;
 const MASKS: u8 = 16;
 const COMING: u8 = 24;
-const LEFT: u8 = 32;
+const LEFT: [u8; PLACES] = [28, 32, 36];
 /// Lanes of a strip.
-const STRIP_LANES: i32 = 16;
+pub(super) const STRIP_LANES: i32 = 16;
 
 /// Where a register is while a lane goes through the loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,6 +77,30 @@ pub(super) struct Scalar<'a> {
     pub(super) transfers: usize,
     pub(super) asked: Vec<Asked>,
     pub(super) elements: Elements,
+    pub(super) neighbours: AllNeighbours,
+    /// Of the run that is being made, if its elements are known to be there; with the register that has their index.
+    pub(super) known: Option<(Neighbours, u8)>,
+    /// A register that the last step loads, and only the next one reads; where that reads it in memory if it was not loaded.
+    pub(super) factor: Option<(Reg, Option<Place>)>,
+    careful: Vec<Careful>,
+}
+
+/// A run whose elements may be missing, to be made behind the loop.
+struct Careful {
+    label: Label,
+    back: usize,
+    number: usize,
+    steps: Vec<SegmentStep>,
+    before: Homes,
+    after: Homes,
+}
+
+/// Where registers are, which ones are free, and how many loads and stores there have been.
+#[derive(Clone, PartialEq)]
+struct Homes {
+    homes: HashMap<Reg, Home>,
+    free: [Vec<u8>; 2],
+    transfers: usize,
 }
 
 /// Compiles a loop, as [`super::compile`] does a segment; one turn of it is a lane's. `None` if it has steps that are not for
@@ -91,8 +114,10 @@ pub(super) fn compile(
 ) -> Option<Vec<u8>> {
     let (elements, repeated) = Elements::find(repeated, slot_of, constant_of, first);
     let repeated = &repeated;
-    let floats = lives::floats(repeated)?;
+    let floats = lives::floats(repeated, constant_of)?;
     let endings = lives::endings(repeated);
+    let runs = repeated.blocks.iter().flat_map(|block| &block.runs);
+    let neighbours = AllNeighbours::find(runs, &elements, slot_of, constant_of);
     let mut scalar = Scalar {
         out: Assembler::new(target.isa),
         slot_of,
@@ -107,6 +132,10 @@ pub(super) fn compile(
         transfers: first,
         asked: Vec::new(),
         elements,
+        neighbours,
+        known: None,
+        factor: None,
+        careful: Vec::new(),
     };
     let kept = scalar.settle(repeated)?;
     let out = &mut scalar.out;
@@ -124,7 +153,10 @@ pub(super) fn compile(
     out.lanes_of_strip();
     out.general(false, op::STORE, RAX, Place::Own(COMING));
     out.set_constant(RAX, 0);
-    out.general(false, op::STORE, RAX, Place::Own(LEFT));
+    let places = 1 + repeated.inner.len();
+    for &left in LEFT.get(..places)? {
+        out.general(false, op::STORE, RAX, Place::Own(left));
+    }
     let next_lane = out.code.len();
     let (mut strip_done, mut out_of_turns) = (Label::default(), Label::default());
     out.general(false, op::LOAD, RAX, Place::Own(COMING));
@@ -142,18 +174,20 @@ pub(super) fn compile(
     }
     let turn = scalar.out.code.len();
     let (mut again, mut left) = (Label::default(), Label::default());
-    scalar.turn(repeated, &mut again, &mut left)?;
-    scalar.out.bind(again);
-    scalar.out.general_constant(false, 5, TURNS, 1);
-    scalar.out.jump_back_if(when::NOT_ZERO, turn);
+    let stops = scalar.turn(repeated, &mut again, &mut left)?;
     // No turns are left, but the lane is.
-    for &reg in kept.iter().filter(|reg| repeated.read.contains(reg)) {
-        scalar.put_back(reg)?;
+    if repeated.inner.is_empty() {
+        scalar.out.bind(again);
+        scalar.out.general_constant(false, 5, TURNS, 1);
+        scalar.out.jump_back_if(when::NOT_ZERO, turn);
+        scalar.stop(&kept, &repeated.read, LEFT[0])?;
+        scalar.out.jump_back(next_lane);
     }
-    scalar.out.lane_bit();
-    scalar.out.general(false, op::OR, RAX, Place::Own(LEFT));
-    scalar.out.general(false, op::STORE, RAX, Place::Own(LEFT));
-    scalar.out.jump_back(next_lane);
+    for ((stop, (_, needed)), &place) in stops.into_iter().zip(&repeated.inner).zip(&LEFT[1..]) {
+        scalar.out.bind(stop);
+        scalar.stop(&kept, needed, place)?;
+        scalar.out.jump_back(next_lane);
+    }
     scalar.out.bind(left);
     for &reg in kept.iter().filter(|reg| repeated.needed.contains(reg)) {
         scalar.put_back(reg)?;
@@ -162,12 +196,14 @@ pub(super) fn compile(
     out.general_constant(false, 5, TURNS, 1);
     out.jump_back(next_lane);
     out.bind(out_of_turns);
-    out.general(false, op::OR, RAX, Place::Own(LEFT));
-    out.general(false, op::STORE, RAX, Place::Own(LEFT));
+    out.general(false, op::OR, RAX, Place::Own(LEFT[0]));
+    out.general(false, op::STORE, RAX, Place::Own(LEFT[0]));
     out.bind(strip_done);
-    out.general(false, op::LOAD, RAX, Place::Own(LEFT));
     out.general(true, op::LOAD, RSI, Place::Own(STRIP));
-    out.set_left(Reach::LEFT);
+    for (place, &left) in LEFT[..places].iter().enumerate() {
+        out.general(false, op::LOAD, RAX, Place::Own(left));
+        out.set_left(Reach::left_at(place));
+    }
     out.general_constant(true, 0, RSI, 1);
     out.general(true, op::STORE, RSI, Place::Own(STRIP));
     out.general(true, op::COMPARE, RSI, Place::Own(LAST));
@@ -175,6 +211,9 @@ pub(super) fn compile(
     out.general(false, op::STORE, TURNS, Place::Reach(Reach::TURNS));
     out.set_constant(RAX, 0);
     out.leave();
+    for careful in std::mem::take(&mut scalar.careful) {
+        scalar.make_careful(careful)?;
+    }
     let mut failed = Label::default();
     for asked in std::mem::take(&mut scalar.asked) {
         scalar.ask(asked, &mut failed)?;
@@ -208,16 +247,20 @@ impl Scalar<'_> {
         let mut lasting: Vec<Reg> = lasts.copied().collect();
         lasting.sort_by_key(|reg| (usize::MAX - uses[reg], *reg));
         let is_whole = |reg: &&Reg| !self.floats.contains(reg);
-        let wanted = FREE + lasting.iter().filter(is_whole).count();
+        let free = lives::most_at_once(repeated, &self.endings, &self.floats);
+        let wanted = free + lasting.iter().filter(is_whole).count();
         self.settle_bases(GENERAL.len().saturating_sub(wanted));
         let mut kept = Vec::new();
         for reg in lasting {
-            let home = self.take(reg, FREE);
+            let is_float = self.floats.contains(&reg);
+            let least = if is_float { FREE } else { free };
+            let home = self.take(reg, least);
             self.homes.insert(reg, home);
             if home != Home::Slot {
                 kept.push(reg);
             }
         }
+        self.settle_counts(free);
         Some(kept)
     }
 
@@ -230,6 +273,21 @@ impl Scalar<'_> {
             Some(register) if is_float => Home::Vector(register),
             Some(register) => Home::General(register),
             None => Home::Slot,
+        }
+    }
+
+    /// The home of a floating-point result: one of these vector registers, if one is free.
+    pub(super) fn define_at(&mut self, reg: Reg, wanted: &[Home]) -> Home {
+        let free = &self.free[1];
+        let place = |home: &Home| free.iter().position(|&one| Home::Vector(one) == *home);
+        let found = wanted.iter().find_map(place);
+        match found {
+            Some(at) if !self.homes.contains_key(&reg) => {
+                let home = Home::Vector(self.free[1].remove(at));
+                self.homes.insert(reg, home);
+                home
+            }
+            _ => self.define(reg),
         }
     }
 
@@ -331,13 +389,28 @@ impl Scalar<'_> {
         Some(())
     }
 
-    /// The loop's blocks, of which a lane goes through some; whose next turn comes jumps to one label, who leaves to the other.
-    fn turn(&mut self, repeated: &Loop, again: &mut Label, left: &mut Label) -> Option<()> {
+    /// Ends a lane's part for want of turns, at a place of the loop where these registers are needed.
+    fn stop(&mut self, kept: &[Reg], needed: &HashSet<Reg>, place: u8) -> Option<()> {
+        for &reg in kept.iter().filter(|reg| needed.contains(reg)) {
+            self.put_back(reg)?;
+        }
+        self.out.lane_bit();
+        self.out.general(false, op::OR, RAX, Place::Own(place));
+        self.out.general(false, op::STORE, RAX, Place::Own(place));
+        Some(())
+    }
+
+    /// The loop's blocks, of which a lane goes through some; whose next turn comes jumps to one label, who leaves to the other. Returns the
+    /// labels of those who have no turns left, by the inner loop.
+    fn turn(&mut self, repeated: &Loop, again: &mut Label, left: &mut Label) -> Option<Vec<Label>> {
         let count = repeated.blocks.len();
+        let mut stops: Vec<Label> = repeated.inner.iter().map(|_| Label::default()).collect();
+        let mut starts = Vec::new();
         let mut blocks: Vec<Label> = (0..count).map(|_| Label::default()).collect();
         let mut number = 0;
         for (index, block) in repeated.blocks.iter().enumerate() {
             self.out.bind(std::mem::take(&mut blocks[index]));
+            starts.push(self.out.code.len());
             self.flags = None;
             for run in &block.runs {
                 let mut skipped = Label::default();
@@ -345,20 +418,13 @@ impl Scalar<'_> {
                     let holds = self.test(on, negated)?;
                     self.out.jump_if(holds ^ 1, &mut skipped);
                 }
-                self.length = run.steps.len();
-                for (at, step) in run.steps.iter().enumerate() {
-                    self.now = (number, at);
-                    self.flags = None;
-                    self.step(step)?;
-                    self.release();
-                }
+                self.run(number, run)?;
                 if run.guard.is_some() {
                     self.flags = None;
                 }
                 self.out.bind(skipped);
                 number += 1;
             }
-            let next = Some(index + 1).filter(|&next| next < count);
             let mut go = |out: &mut Assembler, condition: Option<u8>, to: LoopEdge| {
                 let label = match to {
                     None => &mut *left,
@@ -367,11 +433,23 @@ impl Scalar<'_> {
                 };
                 match condition {
                     Some(condition) => out.jump_if(condition, label),
-                    None if to.is_some() && to == next => {}
+                    None if to == Some(index + 1) => {}
                     None => out.jump(When::Always, label),
                 }
             };
+            let is_back = |to: LoopEdge| to.is_some_and(|to| to <= index);
+            let mut back = |out: &mut Assembler, to: LoopEdge| {
+                let at = repeated
+                    .inner
+                    .iter()
+                    .position(|(header, _)| Some(*header) == to)?;
+                out.general_constant(false, 5, TURNS, 1);
+                out.jump_back_if(when::NOT_ZERO, starts[repeated.inner[at].0]);
+                out.jump(When::Always, &mut stops[at]);
+                Some(())
+            };
             match block.end {
+                LoopEnd::Jump(to) if is_back(to) => back(&mut self.out, to)?,
                 LoopEnd::Jump(to) => go(&mut self.out, None, to),
                 LoopEnd::Branch {
                     on,
@@ -382,7 +460,16 @@ impl Scalar<'_> {
                     let holds = self.test(on, negated)?;
                     self.now = (number.wrapping_sub(1), self.length);
                     self.release();
-                    if next.is_some() && then == next {
+                    // Behind the last block the next turn begins.
+                    if is_back(then) && is_back(other) {
+                        return None;
+                    } else if is_back(then) {
+                        go(&mut self.out, Some(holds ^ 1), other);
+                        back(&mut self.out, then)?;
+                    } else if is_back(other) {
+                        go(&mut self.out, Some(holds), then);
+                        back(&mut self.out, other)?;
+                    } else if then == Some(index + 1) {
                         go(&mut self.out, Some(holds ^ 1), other);
                     } else {
                         go(&mut self.out, Some(holds), then);
@@ -391,6 +478,78 @@ impl Scalar<'_> {
                 }
             }
         }
+        Some(stops)
+    }
+
+    /// A run's steps, which look once for several elements where they can.
+    fn run(&mut self, number: usize, run: &LoopRun) -> Option<()> {
+        let neighbours = self.neighbours.of(number).cloned();
+        let known = neighbours.and_then(|known| match self.home(known.index) {
+            Home::General(index) => Some((known, index)),
+            _ => None,
+        });
+        let Some((neighbours, index)) = known else {
+            return self.steps(number, &run.steps);
+        };
+        let before = self.state();
+        let mut label = Label::default();
+        self.test_neighbours(&neighbours, index);
+        self.out.jump_if(when::NOT_BELOW, &mut label);
+        self.known = Some((neighbours, index));
+        self.steps(number, &run.steps)?;
+        self.known = None;
+        self.careful.push(Careful {
+            label,
+            back: self.out.code.len(),
+            number,
+            steps: run.steps.clone(),
+            before,
+            after: self.state(),
+        });
+        Some(())
+    }
+
+    fn steps(&mut self, number: usize, steps: &[SegmentStep]) -> Option<()> {
+        self.length = steps.len();
+        for (at, step) in steps.iter().enumerate() {
+            self.now = (number, at);
+            self.flags = None;
+            let is_known = self.known.as_ref();
+            if is_known.is_some_and(|(known, _)| known.sums.contains(&at)) {
+                // The registers are as if it were made.
+                self.release();
+                self.define(step.d[0]);
+            } else {
+                self.step(step, steps.get(at + 1))?;
+            }
+            self.release();
+        }
+        Some(())
+    }
+
+    fn state(&self) -> Homes {
+        Homes {
+            homes: self.homes.clone(),
+            free: self.free.clone(),
+            transfers: self.transfers,
+        }
+    }
+
+    /// The code behind the loop for a run whose elements may be missing. The flags are then as the run leaves them, which the branch
+    /// behind it may ask.
+    fn make_careful(&mut self, careful: Careful) -> Option<()> {
+        self.out.bind(careful.label);
+        let Homes {
+            homes,
+            free,
+            transfers,
+        } = careful.before;
+        (self.homes, self.free, self.transfers) = (homes, free, transfers);
+        self.steps(careful.number, &careful.steps)?;
+        if self.state() != careful.after {
+            return None;
+        }
+        self.out.jump_back(careful.back);
         Some(())
     }
 
@@ -411,118 +570,5 @@ impl Scalar<'_> {
         self.out
             .general(false, op::TEST, register, Place::Register(register));
         Some(when::NOT_ZERO ^ u8::from(negated))
-    }
-
-    /// The code behind the loop that asks the executor about an access of a lane.
-    fn ask(&mut self, asked: Asked, failed: &mut Label) -> Option<()> {
-        let Asked {
-            label,
-            address,
-            element: by_index,
-            back,
-            vectors,
-            step,
-            facts,
-            elements,
-        } = asked;
-        let access = unpack(step.access.0);
-        let wide = access.wide;
-        let element = i32::from(facts.element.max(4));
-        let log = element.trailing_zeros() as u8;
-        let place = |index: usize| Place::Scratch(STRIP_LANES * element * index as i32, log);
-        let values = if facts.stores {
-            &step.s[1..]
-        } else {
-            &step.d[..]
-        };
-        self.out.bind(label);
-        if let Some((element, index)) = by_index {
-            self.element_address(element, index)?;
-        } else {
-            if address != RAX {
-                self.out
-                    .general(true, op::LOAD, RAX, Place::Register(address));
-            }
-            // The executor adds it.
-            self.out
-                .general_constant(wide, 5, RAX, access.offset as i32);
-        }
-        for register in [RCX, RSI, RSI] {
-            self.out.push(register);
-        }
-        let moved = 24;
-        self.out
-            .general(true, op::LOAD, R11, Place::Reach(Reach::SCRATCH));
-        self.out.general_constant(false, 4, RCX, STRIP_LANES - 1);
-        let addresses = Place::Scratch(Machine::ADDRESSES as i32, if wide { 3 } else { 2 });
-        self.out.general(wide, op::STORE, RAX, addresses);
-        for (index, (&reg, &home)) in values.iter().zip(&elements).enumerate() {
-            match home {
-                _ if !facts.stores => {}
-                Home::General(register) => {
-                    self.out
-                        .general(element == 8, op::STORE, register, place(index));
-                }
-                Home::Vector(register) => {
-                    let op = Single::STORE[usize::from(element == 8)];
-                    self.out.single(op, register, 0, place(index));
-                }
-                Home::Slot => {
-                    self.out.general(true, op::LOAD, RCX, Place::Own(16));
-                    self.read_from(RAX, reg, Home::Slot)?;
-                    self.out.general_constant(false, 4, RCX, STRIP_LANES - 1);
-                    self.out.general(element == 8, op::STORE, RAX, place(index));
-                }
-            }
-        }
-        self.out.set_constant(RAX, 1);
-        self.out.general(false, &[0xd3], 4, Place::Register(RAX));
-        self.out
-            .general_16(op::STORE, RAX, Place::Reach(Reach::RUNNING));
-        let spill = |vector: u8| Place::At(R11, Machine::SPILL as i32 + 64 * i32::from(vector));
-        for &vector in &vectors {
-            self.out.single(Single::STORE_ALL, vector, 0, spill(vector));
-        }
-        self.out
-            .general(true, op::LOAD, RSI, Place::Own(moved + STRIP));
-        let words = [step.access.0, facts.pack()];
-        self.out.ask(Reach::HELPER, Reach::MACHINE, words);
-        for register in [RSI, RSI, RCX] {
-            self.out.pop(register);
-        }
-        self.out.jump_if(when::NOT_ZERO, failed);
-        self.out
-            .general(true, op::LOAD, R11, Place::Reach(Reach::SCRATCH));
-        for &vector in &vectors {
-            self.out.single(Single::LOAD_ALL, vector, 0, spill(vector));
-        }
-        if !facts.stores {
-            self.out.push(RCX);
-            self.out.general_constant(false, 4, RCX, STRIP_LANES - 1);
-            for (index, (&reg, &home)) in values.iter().zip(&elements).enumerate() {
-                match home {
-                    Home::General(register) => {
-                        self.out
-                            .general(element == 8, op::LOAD, register, place(index));
-                    }
-                    Home::Vector(register) => {
-                        let op = Single::LOAD[usize::from(element == 8)];
-                        self.out.single(op, register, 0, place(index));
-                    }
-                    Home::Slot => {
-                        self.out.general(element == 8, op::LOAD, RAX, place(index));
-                        self.out.general(true, op::LOAD, RCX, Place::Own(0));
-                        self.store_slot(RAX, reg)?;
-                        self.out.general_constant(false, 4, RCX, STRIP_LANES - 1);
-                    }
-                }
-            }
-            self.out.pop(RCX);
-        }
-        if let Some((element, _)) = by_index {
-            self.count_again(element)?;
-        }
-        self.out.jump_back(back);
-        Some(())
     }
 }

@@ -20,6 +20,7 @@ mod forms;
 mod gpu;
 mod instructions;
 mod kernels;
+mod lane_rows;
 mod limits;
 mod lone_lanes;
 mod matrices;
