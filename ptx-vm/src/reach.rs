@@ -74,6 +74,8 @@ pub(crate) struct Reach {
     rows: [u64; ROWS],
     /// Predicates of a block (`segment::decided`).
     decided: [u32; DECIDED],
+    /// The index of the block that runs.
+    pub(crate) block_index: [u32; 3],
     /// The lanes of a strip that asks.
     running: u16,
     /// Of each block of a loop that is machine code, the lanes of a strip that are before it (`segment::repeat`).
@@ -159,6 +161,16 @@ impl Reach {
         offset_of!(Self, decided) + 4 * (number % DECIDED)
     }
 
+    /// Where the block's index along an axis stands.
+    pub(crate) fn block_index(axis: u8) -> usize {
+        offset_of!(Self, block_index) + 4 * usize::from(axis % 3)
+    }
+
+    /// A predicate that was decided for the whole block.
+    pub(crate) fn decides(&self, number: u32) -> bool {
+        self.decided[number as usize % DECIDED] != 0
+    }
+
     /// Of a block with so many bytes of shared memory.
     pub(crate) fn new(
         readable: &Readable,
@@ -183,6 +195,7 @@ impl Reach {
             classes: [0; GROUPS],
             rows: [0; ROWS],
             decided: [0; DECIDED],
+            block_index: [0; 3],
             running: 0,
             before: [0; LOOP_BLOCKS + 1],
             left: [0; STRIPS],

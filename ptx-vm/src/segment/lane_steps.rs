@@ -600,6 +600,7 @@ impl Scalar<'_> {
             }
             Tag::None
             | Tag::AbsF32
+            | Tag::BlockIndex(_)
             | Tag::Lop3
             | Tag::Mad32
             | Tag::NegF32

@@ -107,8 +107,14 @@ impl Allocator<'_> {
         };
         let (mut asked, mut done) = (Label::default(), Label::default());
         let range = Reach::range(self.transfers);
-        if let Some(KnownRow::Global { thread, log, kept }) = known {
-            self.known_row(&transfer, thread, log, kept);
+        if let Some(KnownRow::Global {
+            thread,
+            log,
+            kept,
+            start,
+        }) = known
+        {
+            self.known_row(&transfer, (thread, log), kept, start);
             self.transfers += 1;
             self.define_elements(step, &elements);
             return;

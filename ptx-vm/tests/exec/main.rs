@@ -13,6 +13,7 @@ mod byte_matrices;
 mod calls;
 mod clusters;
 mod counts;
+mod decided;
 mod faults;
 mod fences;
 mod following;
@@ -23,6 +24,7 @@ mod kernels;
 mod limits;
 mod lone_lanes;
 mod matrices;
+
 mod newer;
 mod recorded;
 mod repeats;
