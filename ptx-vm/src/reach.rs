@@ -22,6 +22,8 @@ pub(crate) const RANGES: usize = 8;
 /// The longest row that is read at once, and what limits leave free at the end.
 pub(crate) const LONGEST: u64 = 256;
 
+/// Bytes of words that are near each other: two vectors have them (`segment::near`).
+pub(crate) const NEAR: usize = 128;
 /// Groups of loads that a segment can have.
 pub(crate) const GROUPS: usize = 4;
 /// Accesses that a segment can know to be rows before its first strip.

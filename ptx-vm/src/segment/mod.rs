@@ -32,6 +32,7 @@ mod lives;
 mod moves;
 mod narrow;
 mod native;
+mod near;
 mod plan;
 mod question;
 mod repeat;

@@ -246,6 +246,9 @@ impl Allocator<'_> {
         out.vector(TEST_32, 4, t, Rm::Constant(u32::from(low)), LOWER);
         out.test_masks(false);
         out.jump(When::NotZero, asked);
+        if transfer.near() {
+            transfer.load_near(out, t, &mut done);
+        }
         out.rax_from(Reach::SHARED);
         if element == 8 {
             // The upper lanes' addresses, for the second vector of each element.

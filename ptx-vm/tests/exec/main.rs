@@ -25,6 +25,7 @@ mod limits;
 mod lone_lanes;
 mod matrices;
 
+mod near;
 mod newer;
 mod recorded;
 mod repeats;
