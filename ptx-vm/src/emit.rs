@@ -279,7 +279,7 @@ impl Emitter {
         let known = Known {
             slot_of: &slot_of,
             constant_of: &|reg| body.constants.get(&reg).copied(),
-            row_of: &|reg, step| body.rows.of(reg, step),
+            row_of: &|reg, step| body.rows.of(reg, step, body.convergent),
         };
         let compiled = segment::compile(steps, &known, &live, self.target, lanes, first);
         let Some(Compiled { code, decided }) = compiled else {

@@ -37,4 +37,5 @@ mod sparse_scaled;
 mod sums;
 mod tensors;
 mod textures;
+mod turns;
 mod wild;
