@@ -177,3 +177,21 @@ fn faults_in_turns_are_the_same() {
         assert_eq!(fault.kind, kind);
     }
 }
+
+/// A number that changes where there is no loop, and a sum with a counter that changes between the sum and what reads it.
+#[test]
+fn sums_that_are_no_more_are_not_read() {
+    let once = "mov.u32 %q36, %tid.x; COPY %q20, %q36; add.u32 %q21, %q20, 3; bar.sync 0; add.u32 %q20, %q20, %r0;\n\
+        mul.wide.u32 %u1, %q20, 4; add.s64 %u2, %a0, %u1; ld.global.u32 %q6, [%u2]; xor.b32 %q6, %q6, %q21; bar.sync 0;\n\
+        add.u32 %q20, %q20, 9; mul.wide.u32 %u3, %q20, 4; add.s64 %u4, %a0, %u3; ld.global.u32 %q9, [%u4]; add.u32 %q6, %q6, %q9;\n\
+        sub.u32 %q6, %q6, %q20;";
+    let between = "COPY %q20, %r2; mov.u32 %q2, 5;\nTURN: add.u32 %q10, %q20, %q2; add.u32 %q2, %q2, %r0; mul.wide.u32 %u1, %q10, 4;\n\
+        add.s64 %u2, %a0, %u1; ld.global.u32 %q9, [%u2]; mad.lo.u32 %q6, %q6, 3, %q9; setp.lt.u32 %p0, %q2, 300;\n@%p0 bra TURN;";
+    let behind = "COPY %q20, %r2; mov.u32 %q2, 5;\nTURN: add.u32 %q10, %q20, %q2; mul.wide.u32 %u1, %q10, 4;\n\
+        add.s64 %u2, %a0, %u1; ld.global.u32 %q9, [%u2]; mad.lo.u32 %q6, %q6, 3, %q9; add.u32 %q2, %q2, %r0;\n\
+        setp.lt.u32 %p0, %q2, 300;\n@%p0 bra TURN;\nshl.b32 %q11, %q10, 2; cvt.u64.u32 %u3, %q11; add.s64 %u4, %a0, %u3;\n\
+        ld.global.u32 %q9, [%u4]; add.u32 %q6, %q6, %q9;";
+    for body in [once, between, behind] {
+        same(body, &[16, 77], 0);
+    }
+}
