@@ -15,6 +15,7 @@ mod order;
 mod set;
 mod sums;
 mod threads;
+mod turns;
 mod uniformity;
 
 pub(crate) use layout::{Layout, layout};
@@ -64,6 +65,10 @@ pub(crate) fn prepare(func: &mut Func, entry: bool, lanes: usize) -> Result<u32,
     }
     // What is made anew below is no register of a thread's.
     let pressure = layout::pressure(func, &live);
+    if entry && turns::separate(func) {
+        live = liveness(func, LIVE_STEPS).ok_or(steps)?;
+        known = classes(func, &live);
+    }
     if entry && sums::split(func, &known) {
         live = liveness(func, LIVE_STEPS).ok_or(steps)?;
         known = classes(func, &live);

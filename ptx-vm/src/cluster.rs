@@ -12,6 +12,7 @@ use super::fault::Fault;
 use super::grid::ClusterPlace;
 use super::lane_group::Following;
 use super::launch::{Launch, LaunchError};
+use super::reach::NEAR;
 use super::regs::Bytes;
 
 /// How a call of [`Cluster::run`] ended.
@@ -62,8 +63,8 @@ impl Cluster {
             .collect();
         let bytes = launch.grid.shared() as usize;
         let ranks = 0..launch.cluster_blocks();
-        // A gather of bytes reads words that begin with them.
-        let beyond = size_of::<u32>() - 1;
+        // A segment reads more than is asked for: a word that begins with a byte, or 32 words that begin with one.
+        let beyond = NEAR - size_of::<u32>();
         let shared: Option<Vec<Bytes>> = ranks.map(|_| Bytes::new(bytes + beyond)).collect();
         let (Some(blocks), Some(shared)) = (blocks, shared) else {
             return Err(LaunchError::OutOfResources);

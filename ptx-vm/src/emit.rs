@@ -11,7 +11,7 @@ use super::isa::{Isa, Target};
 use super::machine::{Op, OpFn, ReduceOp};
 use super::ops::{control, pure, special};
 use super::program::{BlockCode, CallSite, FunctionCode, NOWHERE, Program, Slot};
-use super::segment::{self, Known, Native, RegisterSlot, SegmentLanes, SegmentStep};
+use super::segment::{self, Compiled, Known, Native, RegisterSlot, SegmentLanes, SegmentStep};
 
 mod loops;
 mod places;
@@ -46,6 +46,7 @@ pub(crate) fn emit(
         code: Vec::new(),
         transfers: 0,
         fixups: Vec::new(),
+        decided: (0, Vec::new()),
         line: 0,
     };
     let mut first = 0;
@@ -187,6 +188,8 @@ struct Emitter {
     transfers: usize,
     /// Operation, which of `s[0]` and `s[1]`, the block, and whether its convergent code is meant.
     fixups: Vec<(usize, usize, u32, bool)>,
+    /// The place behind the last segment that may decide predicates for the whole block, and their numbers.
+    decided: (usize, Vec<(Reg, u32)>),
     line: u32,
 }
 
@@ -230,11 +233,13 @@ impl Emitter {
         // Falls through into the entry's first block.
         self.program.block_prologue = self.program.ops.len() as u32;
         // What reads no register first, so that arithmetic stands together.
-        let (indices, own): (Vec<&Inst>, Vec<&Inst>) = own
+        let (mut first, own): (Vec<&Inst>, Vec<&Inst>) = own
             .into_iter()
             .partition(|inst| inst.uses().next().is_none());
-        self.fixed(body, &indices);
-        self.fixed(body, &own);
+        // What a segment has of it stands beside that arithmetic.
+        first.sort_by_key(|inst| self.once(body, inst).is_some());
+        first.extend(own);
+        self.fixed(body, &first);
     }
 
     fn blocks(&mut self, body: &Body<'_>) {
@@ -276,18 +281,21 @@ impl Emitter {
         let known = Known {
             slot_of: &slot_of,
             constant_of: &|reg| body.constants.get(&reg).copied(),
-            row_of: &|reg, step| body.rows.of(reg, step),
+            row_of: &|reg, step| body.rows.of(reg, step, body.convergent),
         };
-        let Some(code) = segment::compile(steps, &known, &live, self.target, lanes, first) else {
+        let compiled = segment::compile(steps, &known, &live, self.target, lanes, first);
+        let Some(Compiled { code, decided }) = compiled else {
             return false;
         };
         self.transfers += steps.iter().filter(|step| step.access.1 != 0).count();
         let mut op = blank(match lanes {
             SegmentLanes::Once => segment::run_once,
+            _ if !decided.is_empty() => segment::run_deciding,
             _ => segment::run,
         });
         op.d[0] = body.layout.bytes as u32;
         self.machine_code(op, &code);
+        self.decided = (self.program.ops.len(), decided);
         true
     }
 
@@ -312,8 +320,20 @@ impl Emitter {
         op.s[2] = offset;
         op.varying = u16::from(varying) << 2;
         op.width[1] = u8::from(negated);
+        if let Some(number) = self.decided(reg) {
+            op.run = control::guard_decided;
+            op.s[3] = number;
+        }
         self.push(op);
         self.program.ops.len() - 1
+    }
+
+    /// The number of a predicate that the segment right before the next operation may have decided.
+    fn decided(&self, reg: Reg) -> Option<u32> {
+        let (behind, predicates) = &self.decided;
+        let is_next = *behind == self.program.ops.len();
+        let number = predicates.iter().find(|(decided, _)| *decided == reg);
+        number.filter(|_| is_next).map(|&(_, number)| number)
     }
 
     fn operation(&self, body: &Body<'_>, inst: &Inst) -> Op {
@@ -436,6 +456,10 @@ impl Emitter {
                 };
                 source(&mut op, 2, *on);
                 op.width[1] = u8::from(*negated);
+                if let Some(number) = self.decided(*on) {
+                    op.run = control::branch_decided;
+                    op.s[3] = number;
+                }
                 self.target(body, &mut op, 0, from, *then);
                 self.target(body, &mut op, 1, from, *other);
             }

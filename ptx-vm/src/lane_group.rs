@@ -333,6 +333,7 @@ impl LaneGroup {
                 context.grid.shared(),
             )
         });
+        reach.block_index = self.block_index;
         let path = &self.paths[index];
         let first = self
             .paths
@@ -374,6 +375,7 @@ impl LaneGroup {
             low: 0,
             high: 0,
             unguarded: path.mask,
+            decided: false,
             limit,
             meeting: meeting.map_or(NOWHERE, |(block, _)| block),
             joined: Mask::default(),

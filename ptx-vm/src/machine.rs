@@ -181,6 +181,8 @@ pub(crate) struct Machine<'a> {
     pub(crate) high: usize,
     /// The lanes without the guard of the current instruction.
     pub(crate) unguarded: Mask,
+    /// The last segment that may do so has decided what its predicates are in the whole block ([`Reach::decides`]).
+    pub(crate) decided: bool,
     /// Blocks from this one on end the run: another path of the lane group may stand before them.
     pub(crate) limit: u32,
     /// The block `limit`, if the path there waits for nothing but its turn: lanes that come there join it at once.
@@ -226,6 +228,7 @@ impl Machine<'_> {
     /// Makes it, after all lanes have exited, the machine of these lanes of another block.
     pub(crate) fn begin(&mut self, block_index: [u32; 3], lanes: Mask, slice: u32) {
         self.block_index = block_index;
+        self.reach.block_index = block_index;
         self.event = Event::None;
         // What is written in words and read in vectors makes a processor wait.
         if self.live != lanes {

@@ -22,6 +22,8 @@ pub(crate) const RANGES: usize = 8;
 /// The longest row that is read at once, and what limits leave free at the end.
 pub(crate) const LONGEST: u64 = 256;
 
+/// Bytes of words that are near each other: two vectors have them (`segment::near`).
+pub(crate) const NEAR: usize = 128;
 /// Groups of loads that a segment can have.
 pub(crate) const GROUPS: usize = 4;
 /// Accesses that a segment can know to be rows before its first strip.
@@ -76,6 +78,8 @@ pub(crate) struct Reach {
     rows: [u64; ROWS],
     /// Predicates of a block (`segment::decided`).
     decided: [u32; DECIDED],
+    /// The index of the block that runs.
+    pub(crate) block_index: [u32; 3],
     /// The lanes of a strip that asks.
     running: u16,
     /// Of each block of a loop that is machine code, the lanes of a strip that are before it (`segment::repeat`).
@@ -165,6 +169,16 @@ impl Reach {
         offset_of!(Self, decided) + 4 * (number % DECIDED)
     }
 
+    /// Where the block's index along an axis stands.
+    pub(crate) fn block_index(axis: u8) -> usize {
+        offset_of!(Self, block_index) + 4 * usize::from(axis % 3)
+    }
+
+    /// A predicate that was decided for the whole block.
+    pub(crate) fn decides(&self, number: u32) -> bool {
+        self.decided[number as usize % DECIDED] != 0
+    }
+
     /// Of a block with so many bytes of shared memory.
     pub(crate) fn new(
         readable: &Readable,
@@ -189,6 +203,7 @@ impl Reach {
             classes: [0; GROUPS],
             rows: [0; ROWS],
             decided: [0; DECIDED],
+            block_index: [0; 3],
             running: 0,
             before: [0; LOOP_BLOCKS + 1],
             left: [[0; STRIPS]; PLACES],

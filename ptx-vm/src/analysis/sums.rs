@@ -11,11 +11,13 @@
 use std::collections::{HashMap, HashSet};
 
 use super::set::BitSet;
-use super::uniformity::Class;
+use super::turns::{self, Turning};
+use super::uniformity::{Class, note_of_block};
 use crate::ir::{Func, Inst, InstKind, Reg};
-use crate::ops;
 use crate::segment::{Compared, Tag};
 use crate::spaces::unpack;
+
+mod turning;
 
 /// The most numbers of threads: each has a place of its own for all lanes.
 const MOST: usize = 8;
@@ -36,6 +38,8 @@ struct Element {
     index: Reg,
     signed: bool,
     log: u8,
+    /// The first that is made of the index.
+    product: Reg,
 }
 
 /// What is made.
@@ -66,6 +70,12 @@ struct Sums<'a> {
     numbers: Vec<Inst>,
     /// To be put before the access that is looked at.
     fresh: Vec<Inst>,
+    /// Registers that loops change, and what they are the sum of: the second number changes instead.
+    turning: HashMap<Reg, (Turning, Sum)>,
+    /// Those numbers, and what they are before the first turn.
+    turned: HashMap<Reg, Reg>,
+    /// The instruction that is looked at.
+    here: Place,
 }
 
 /// Addresses and sums that a block has made: of elements by base, index, whether that is signed, and the logarithm of their bytes; of a sum
@@ -113,16 +123,22 @@ pub(super) fn split(func: &mut Func, classes: &[Class]) -> bool {
         behind: HashMap::new(),
         numbers: Vec::new(),
         fresh: Vec::new(),
+        turning: HashMap::new(),
+        turned: HashMap::new(),
+        here: (0, 0),
     };
     let registers = sums.regs.len();
+    let turning = turns::find(&func.blocks, sums.regs, classes);
+    turning.into_iter().for_each(|turning| sums.turn(turning));
     let mut changed = false;
     // The instructions of each block, those that were there and others.
     let mut rewritten: Vec<Vec<(bool, Vec<Inst>)>> = Vec::new();
-    for block in &mut func.blocks {
+    for (number, block) in func.blocks.iter_mut().enumerate() {
         // Elements of this block whose addresses are made in it.
         let mut elements = HashMap::new();
         let mut out = Vec::with_capacity(block.insts.len());
-        for mut inst in block.insts.drain(..) {
+        for (at, mut inst) in block.insts.drain(..).enumerate() {
+            sums.here = (number, at);
             let made = sums.source(&inst, &mut elements);
             let fresh = std::mem::take(&mut sums.fresh);
             if let Some((at, reg)) = made {
@@ -130,6 +146,8 @@ pub(super) fn split(func: &mut Func, classes: &[Class]) -> bool {
                 inst.s[at] = reg;
                 changed = true;
             }
+            sums.rewrite_turning(&mut inst);
+            out.push((false, std::mem::take(&mut sums.fresh)));
             out.push((true, vec![inst]));
         }
         rewritten.push(out);
@@ -190,19 +208,6 @@ fn drop_unread(func: &mut Func) {
     }
 }
 
-/// Notes what an instruction writes that may be another number in each block: the block's own, and what is made of such.
-pub(super) fn note_of_block(inst: &Inst, of_block: &mut BitSet) {
-    let is_own = match inst.kind {
-        InstKind::Special(special) => special.is_of_block(),
-        _ => inst.uses().any(|reg| of_block.has(reg)),
-    };
-    if is_own {
-        inst.d.iter().for_each(|&reg| {
-            of_block.insert(reg);
-        });
-    }
-}
-
 impl Sums<'_> {
     fn class(&self, reg: Reg) -> Class {
         self.classes[reg as usize]
@@ -245,7 +250,8 @@ impl Sums<'_> {
                     _ => return None,
                 };
                 let sum = self.new_sum(inst.s[at])?;
-                self.of_block.has(sum.block?).then_some(())?;
+                let block = sum.block?;
+                (self.of_block.has(block) || self.turns(block)).then_some(())?;
                 Some((at, self.whole(sum, inst, elements)?))
             }
             _ => None,
@@ -254,6 +260,9 @@ impl Sums<'_> {
 
     /// What a number is the sum of, if it is none by itself.
     fn new_sum(&mut self, reg: Reg) -> Option<Sum> {
+        if let Some(sum) = self.turning(reg, None) {
+            return Some(sum);
+        }
         let is_sum = self.makers.get(&reg).is_some_and(|made| {
             let has = |class: Class| made.s.iter().any(|&reg| self.class(reg) == class);
             Self::tag(made) == Tag::Add32 && has(Class::Thread) && has(Class::Fixed)
@@ -270,16 +279,16 @@ impl Sums<'_> {
             return Some(thread);
         };
         let key = (None, sum, false, 0);
-        if inst.guard.is_none()
-            && let Some(&known) = elements.get(&key)
-        {
+        // What changes in a loop may have changed since.
+        let stays = inst.guard.is_none() && !self.turns(block);
+        if stays && let Some(&known) = elements.get(&key) {
             return Some(known);
         }
         // What the whole grid shares belongs to the thread's number.
         let made = self.operation(Tag::Add32, [thread, block], 4, inst)?;
         if self.class(made) == Class::Varying {
             self.fresh.last_mut()?.guard = inst.guard;
-            if inst.guard.is_none() {
+            if stays {
                 elements.insert(key, made);
             }
         }
@@ -297,16 +306,18 @@ impl Sums<'_> {
         if 1 << element.log != step.access.1 {
             return None;
         }
-        let sum = self.sum(element.index, DEPTH)?;
+        let sum = match self.turning(element.index, Some(element.product)) {
+            Some(sum) => sum,
+            None => self.sum(element.index, DEPTH)?,
+        };
         let thread = sum.thread?;
         let Element {
             base, signed, log, ..
         } = element;
         let key = (Some(base), sum, signed, log);
         // What was made under a guard, lanes may not have that another one lets through.
-        if inst.guard.is_none()
-            && let Some(&address) = elements.get(&key)
-        {
+        let stays = inst.guard.is_none() && !sum.block.is_some_and(|block| self.turns(block));
+        if stays && let Some(&address) = elements.get(&key) {
             return Some(address);
         }
         // Under the guard of the access, so that both stand together.
@@ -330,7 +341,7 @@ impl Sums<'_> {
         };
         let product = lane(self, product, [index, size], 8)?;
         let address = lane(self, Tag::Add64, [base, product], 8)?;
-        if inst.guard.is_none() {
+        if stays {
             elements.insert(key, address);
         }
         Some(address)
@@ -350,6 +361,7 @@ impl Sums<'_> {
         if Self::tag(add) != Tag::Add64 {
             return None;
         }
+        let mut first = product;
         let product = self.makers.get(&product)?;
         let widened = |inst: &Inst| match Self::tag(inst) {
             Tag::WidenU32 => Some((inst.s[0], false)),
@@ -365,7 +377,8 @@ impl Sums<'_> {
                 (index, tag == Tag::MulWideS32, self.constant(factor)?)
             }
             Tag::Shl64 => {
-                let (index, signed) = widened(self.makers.get(&product.s[0])?)?;
+                first = product.s[0];
+                let (index, signed) = widened(self.makers.get(&first)?)?;
                 let log = self.constant(product.s[1])?;
                 (index, signed, 1_u64.checked_shl(u32::try_from(log).ok()?)?)
             }
@@ -379,6 +392,7 @@ impl Sums<'_> {
             index,
             signed,
             log: factor.trailing_zeros() as u8,
+            product: first,
         })
     }
 
@@ -541,13 +555,10 @@ impl Sums<'_> {
         {
             return Some(reg);
         }
-        if class == Class::Thread && self.threads.len() == MOST {
+        let turns = s.iter().any(|&reg| self.turns(reg));
+        if class == Class::Thread && self.threads.len() == MOST || class == Class::Fixed && turns {
             return None;
         }
-        let simple = ops::integer::made(tag)?;
-        let ops::simple::Body::Pure(pure, tag) = simple.body else {
-            return None;
-        };
         let reg = self.register(width, class);
         if class == Class::Thread {
             self.threads.push(reg);
@@ -555,18 +566,7 @@ impl Sums<'_> {
         if class == Class::Fixed && s.iter().any(|&reg| self.of_block.has(reg)) {
             self.of_block.insert(reg);
         }
-        let inst = Inst {
-            kind: InstKind::Pure {
-                run: pure.run,
-                tag,
-                imm: simple.imm,
-            },
-            d: vec![reg],
-            s: s.to_vec(),
-            guard: None,
-            kept: false,
-            line: like.line,
-        };
+        let inst = turns::made(tag, &s, reg, like)?;
         if class == Class::Varying {
             self.fresh.push(inst);
             return Some(reg);

@@ -8,8 +8,7 @@
 use std::collections::HashMap;
 
 use super::set::BitSet;
-use super::sums::note_of_block;
-use super::uniformity::Class;
+use super::uniformity::{Class, note_of_block};
 use crate::ir::{Func, Inst, InstKind, Reg};
 use crate::segment::Tag;
 

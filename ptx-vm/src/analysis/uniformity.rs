@@ -4,7 +4,7 @@
 //! are.
 
 use super::set::BitSet;
-use crate::ir::{Func, InstKind, Reg};
+use crate::ir::{Func, Inst, InstKind, Reg};
 use crate::special_register::Special;
 
 /// How a register's value may differ.
@@ -96,6 +96,19 @@ pub(crate) fn classes(func: &Func, live: &[BitSet]) -> Vec<Class> {
         classes[reg as usize] = Class::Thread;
     }
     classes
+}
+
+/// Notes what an instruction writes that may be another number in each block: the block's own, and what is made of such.
+pub(super) fn note_of_block(inst: &Inst, of_block: &mut BitSet) {
+    let is_own = match inst.kind {
+        InstKind::Special(special) => special.is_of_block(),
+        _ => inst.uses().any(|reg| of_block.has(reg)),
+    };
+    if is_own {
+        inst.d.iter().for_each(|&reg| {
+            of_block.insert(reg);
+        });
+    }
 }
 
 /// The best class that a result of the instruction can have.

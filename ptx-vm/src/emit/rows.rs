@@ -18,8 +18,8 @@ const MOST: usize = 8;
 /// See the module.
 #[derive(Debug, Default)]
 pub(super) struct Rows {
-    /// By register and step.
-    of: HashMap<(Reg, u8), Row>,
+    /// By register and step; whether the block's number changes while the block runs, so that lanes share it as long as they run together.
+    of: HashMap<(Reg, u8), (Row, bool)>,
     /// Where the numbers of threads lie, what is known of them, and the step.
     facts: Vec<(u32, u32, u8)>,
 }
@@ -45,7 +45,9 @@ impl Rows {
                 && writes[sum as usize] == 1
             {
                 for (thread, block) in [(a, b), (b, a)] {
-                    if is_number(thread, Class::Thread) && is_number(block, Class::Fixed) {
+                    let shared = is_number(block, Class::Fixed)
+                        || is_number(block, Class::Uniform) && stays(func, sum, block);
+                    if is_number(thread, Class::Thread) && shared {
                         sums.insert(sum, (thread, Some(block)));
                     }
                 }
@@ -74,14 +76,16 @@ impl Rows {
                 facts,
                 block: block.map(|block| layout.homes[block as usize].uniform),
             };
-            found.of.insert((index, step), row);
+            let changes = block.is_some_and(|block| class(block) == Class::Uniform);
+            found.of.insert((index, step), (row, changes));
         }
         found
     }
 
-    /// Of what an index is the sum, or an address of elements of so many bytes.
-    pub(super) fn of(&self, index: Reg, step: u8) -> Option<Row> {
-        self.of.get(&(index, step)).copied()
+    /// Of what an index is the sum, or an address of elements of so many bytes, in code where lanes run together or in any.
+    pub(super) fn of(&self, index: Reg, step: u8, together: bool) -> Option<Row> {
+        let (row, changes) = self.of.get(&(index, step)).copied()?;
+        (together || !changes).then_some(row)
     }
 
     /// The operations that look at the numbers of threads.
@@ -95,6 +99,27 @@ impl Rows {
             op
         })
     }
+}
+
+/// Whether what a sum was made of is still so wherever the sum is read: behind it in the block that makes it, and before the number is
+/// written again.
+fn stays(func: &Func, sum: Reg, number: Reg) -> bool {
+    let mut reads = 0;
+    for block in &func.blocks {
+        let makes = |inst: &Inst| inst.d.contains(&sum);
+        let Some(made) = block.insts.iter().position(makes) else {
+            continue;
+        };
+        let writes = |inst: &Inst| inst.d.contains(&number);
+        let same = block.insts[made + 1..]
+            .iter()
+            .take_while(|inst| !writes(inst));
+        reads += same.flat_map(Inst::uses).filter(|&reg| reg == sum).count();
+    }
+    let insts = func.blocks.iter().flat_map(|block| &block.insts);
+    let ends = func.blocks.iter().flat_map(|block| block.end.uses());
+    let all = insts.flat_map(Inst::uses).chain(ends);
+    all.filter(|&reg| reg == sum).count() == reads
 }
 
 /// The registers of an instruction of which segments want to know whether they are such sums, and by which step lanes would follow each

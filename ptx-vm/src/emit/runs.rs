@@ -11,15 +11,16 @@ use crate::ir::{Block, Inst, InstKind, Reg};
 use crate::isa::{Isa, Target};
 use crate::ops::control;
 use crate::segment::{self, SegmentLanes, SegmentStep};
+use crate::special_register::Special;
 
 impl Emitter {
     /// An instruction as a step of a segment that is done once for all lanes, if it is arithmetic on what is the same in them, or loads
     /// it.
-    fn once(&self, body: &Body<'_>, inst: &Inst) -> Option<SegmentStep> {
+    pub(super) fn once(&self, body: &Body<'_>, inst: &Inst) -> Option<SegmentStep> {
         let Target { isa, jit, .. } = self.target;
         let fits = match inst.kind {
             InstKind::Pure { .. } => true,
-            InstKind::Load { .. } => isa == Isa::Avx512,
+            InstKind::Load { .. } | InstKind::Special(_) => isa == Isa::Avx512,
             _ => false,
         };
         let mut registers = inst.d.iter().chain(&inst.s);
@@ -29,8 +30,15 @@ impl Emitter {
             && inst.guard.is_none()
             && segment::possible(isa, false)
             && registers.all(|&reg| !body.home(reg).1);
-        inst.step()
-            .filter(|step| possible && segment::has(isa, step.tag))
+        let step = match inst.kind {
+            InstKind::Special(Special::Ctaid(axis)) => inst
+                .d
+                .first()
+                .filter(|&&reg| body.width(reg) == 4)
+                .map(|_| SegmentStep::block_index(inst, axis)),
+            _ => inst.step(),
+        };
+        step.filter(|step| possible && segment::has(isa, step.tag))
     }
 
     /// Instructions of the prologue, all of whose results are kept.

@@ -216,6 +216,22 @@ pub(crate) unsafe fn branch_fast(cx: &mut Machine<'_>, op: &Op) -> Flow {
     }
 }
 
+/// As [`branch_fast`], right behind a segment that may have decided the predicate, by its number in `s[3]`, for the whole block.
+///
+/// # Safety
+/// None.
+pub(crate) unsafe fn branch_decided(cx: &mut Machine<'_>, op: &Op) -> Flow {
+    if !cx.decided {
+        // SAFETY: any machine has it.
+        return unsafe { branch_fast(cx, op) };
+    }
+    if cx.reach.decides(op.s[3]) ^ (op.width[1] != 0) {
+        cx.go_fast(op.s[0], op.imm as u32)
+    } else {
+        cx.go_fast(op.s[1], (op.imm >> 32) as u32)
+    }
+}
+
 /// Branch in the divergent code.
 ///
 /// # Safety
@@ -400,6 +416,23 @@ pub(crate) unsafe fn guard(cx: &mut Machine<'_>, op: &Op) -> Flow {
         }
     }
     Flow::Next
+}
+
+/// As [`guard`], right behind a segment that may have decided the predicate, by its number in `s[3]`, for the whole block.
+///
+/// # Safety
+/// None.
+pub(crate) unsafe fn guard_decided(cx: &mut Machine<'_>, op: &Op) -> Flow {
+    if !cx.decided {
+        // SAFETY: any machine has it.
+        return unsafe { guard(cx, op) };
+    }
+    cx.unguarded = cx.mask;
+    if cx.reach.decides(op.s[3]) ^ (op.width[1] != 0) {
+        Flow::Next
+    } else {
+        Flow::Jump(op.s[0] + u32::from(op.imm == 1))
+    }
 }
 
 /// Ends what [`guard`] began.

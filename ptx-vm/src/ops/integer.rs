@@ -256,6 +256,7 @@ fn high_add(ty: Type) -> Option<Simple> {
 /// Sums and products as the analysis makes them of others, by their names in segments.
 pub(crate) fn made(tag: Tag) -> Option<Simple> {
     Some(match tag {
+        Tag::Mov32 => op!(@ Tag::Mov32; u32 => u32; |a| a),
         Tag::Add32 => op!(@ Tag::Add32; u32, u32 => u32; |a, b| a.wrapping_add(b)),
         Tag::Sub32 => op!(@ Tag::Sub32; u32, u32 => u32; |a, b| a.wrapping_sub(b)),
         Tag::Mul32 => op!(@ Tag::Mul32; u32, u32 => u32; |a, b| a.wrapping_mul(b)),

@@ -14,12 +14,13 @@ use super::encode::{self, Assembler, Base, Opcode, Rm};
 use super::plan::{self, Group, Indexed};
 use super::question::{self, Question};
 use super::rows::{KnownRow, Rows};
-use super::step::{Known, RegisterSlot, SegmentLanes, SegmentStep};
+use super::step::{Compiled, Known, RegisterSlot, SegmentLanes, SegmentStep};
 use super::tag::Tag;
-
+use super::transfer::BROADCAST_32;
 use super::widen::{SHL_64, SHR_U64};
 use crate::ir::Reg;
 use crate::isa::{Isa, Target};
+use crate::reach::Reach;
 
 /// A register of the program, and which vector of it.
 pub(super) type Unit = (Reg, u8);
@@ -76,7 +77,7 @@ pub(super) fn compile(
     target: Target,
     lanes: SegmentLanes,
     first: usize,
-) -> Option<Vec<u8>> {
+) -> Option<Compiled> {
     let masked = lanes == SegmentLanes::Masked;
     let once = lanes == SegmentLanes::Once;
     let Known {
@@ -98,12 +99,15 @@ pub(super) fn compile(
     let rows = Rows::find(steps, &indexed, slot_of, row_of, first);
     let mut out = Assembler::new(target.isa);
     out.push_bases(groups.len());
+    if rows.has_starts() {
+        out.push_starts();
+    }
     out.set_reach();
     let mut questions = Vec::new();
     let decided = (!masked && target.isa == Isa::Avx512)
         .then(|| Decided::find(steps, known, live_after))
         .flatten();
-    if let Some(decided) = decided {
+    if let Some(decided) = &decided {
         let mut other = Label::default();
         decided.ask(&mut out, &mut other);
         out.bind(other);
@@ -116,7 +120,10 @@ pub(super) fn compile(
     }
     out = strips(out, steps, facts, first, &rows.shared(), &mut questions)?;
     question::answer(&mut out, questions);
-    Some(out.finish())
+    Some(Compiled {
+        code: out.finish(),
+        decided: decided.map_or_else(Vec::new, |decided| decided.results()),
+    })
 }
 
 /// The loop over strips and the return behind it.
@@ -137,6 +144,7 @@ fn strips(
         out.test_running();
         out.jump(When::Zero, &mut empty);
     }
+    rows.start(&mut out);
     let mut allocator = Allocator::new(out, steps, facts, first, rows);
     allocator.steps(steps);
     allocator.flush();
@@ -480,6 +488,12 @@ impl Allocator<'_> {
             Tag::NotPredicate => self.with_constant(encode::XOR_32, source(0), 1),
             Tag::Narrow16 => self.with_constant(encode::AND_32, source(0), 0xffff),
             Tag::Compare(compared, predicate) => self.compare(step, compared, predicate),
+            Tag::BlockIndex(axis) => {
+                let to = self.free();
+                let index = Rm::Memory(Base::R10, Reach::block_index(axis) as i32);
+                self.out.vector(BROADCAST_32, to, 0, index, 0);
+                to
+            }
             Tag::Select32 => self.select(step, part, false),
             Tag::Select64 => self.select(step, part, true),
             Tag::AbsF32 => self.with_constant(encode::AND_32, source(0), 0x7fff_ffff),

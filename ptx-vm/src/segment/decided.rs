@@ -45,9 +45,12 @@ enum Made {
 #[derive(Debug)]
 pub(super) struct Decided {
     made: Vec<Made>,
-    /// Where predicates lie that are needed after the segment, and which they are.
-    results: Vec<(i32, usize)>,
+    /// Predicates that are needed after the segment, where they lie, and which they are.
+    results: Vec<(Reg, i32, usize)>,
 }
+
+/// What the code returns that has decided all.
+pub(super) const DECIDED_ALL: u8 = 2;
 
 impl Decided {
     /// What can be asked instead of doing these steps, if there is such.
@@ -83,7 +86,8 @@ impl Decided {
             if !slot.varying || slot.width != 1 {
                 return None;
             }
-            results.push((i32::try_from(slot.offset).ok()?, *number.get(&reg)?));
+            let offset = i32::try_from(slot.offset).ok()?;
+            results.push((reg, offset, *number.get(&reg)?));
         }
         results.dedup();
         (!results.is_empty() && made.len() <= DECIDED).then_some(Self { made, results })
@@ -125,6 +129,14 @@ impl Decided {
         }
     }
 
+    /// The predicates that are needed after the segment, and their numbers ([`Reach::decides`]).
+    pub(super) fn results(&self) -> Vec<(Reg, u32)> {
+        let results = self.results.iter();
+        results
+            .map(|&(reg, _, number)| (reg, number as u32))
+            .collect()
+    }
+
     /// The code that asks, before any other, and returns; it jumps where a comparison is not decided.
     pub(super) fn ask(&self, out: &mut Assembler, other: &mut Label) {
         for (number, made) in self.made.iter().enumerate() {
@@ -157,7 +169,7 @@ impl Decided {
             let place = Place::Reach(Reach::decided(number));
             out.general(false, op::STORE, RAX, place);
         }
-        for &(offset, number) in &self.results {
+        for &(_, offset, number) in &self.results {
             out.broadcast_byte(Place::Reach(Reach::decided(number)));
             // r8 = the strip, r9 = where four of them are: a slot is made of whole cache lines.
             out.general(true, op::LOAD, R8, Place::Register(RSI));
@@ -249,9 +261,9 @@ impl Assembler {
             .extend_from_slice(&[0x62, 0xf2, 0x7d, 0x48, 0x7a, 0xc0]); // vpbroadcastb zmm0, eax
     }
 
-    /// Returns 0, before the loop over strips.
+    /// Returns that all is decided, before the loop over strips.
     fn succeed(&mut self) {
-        self.code.extend_from_slice(&[0x31, 0xc0]); // xor eax, eax
+        self.set_constant(RAX, DECIDED_ALL.into());
         self.code.extend_from_slice(&[0xc5, 0xf8, 0x77]); // vzeroupper
         self.pop_bases();
         self.code.push(0xc3);

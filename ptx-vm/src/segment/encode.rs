@@ -32,6 +32,8 @@ pub(super) enum Base {
 pub(super) enum Rm {
     Register(u8),
     Memory(Base, i32),
+    /// At r11 + a general register, by its number, and a distance.
+    Indexed(u8, i32),
     /// At rax + (r11 << log) and a distance: of single words only.
     Sum(u8, i32),
     /// One 32-bit number from memory in all lanes, or one of 64 bits where the instruction has such lanes; AVX-512 only,
@@ -50,7 +52,11 @@ impl Rm {
     fn constant(self) -> Option<Vec<u8>> {
         let lane = |lane: u64, step: u8, first: u16| lane * u64::from(step) + u64::from(first);
         Some(match self {
-            Self::Register(_) | Self::Memory(..) | Self::Sum(..) | Self::Broadcast(..) => {
+            Self::Register(_)
+            | Self::Memory(..)
+            | Self::Indexed(..)
+            | Self::Sum(..)
+            | Self::Broadcast(..) => {
                 return None;
             }
             Self::Constant(value) => value.to_le_bytes().to_vec(),
@@ -83,6 +89,8 @@ pub(super) struct Assembler {
     constants: Vec<(Vec<u8>, usize)>,
     /// General registers that the code has kept for its caller.
     pub(super) pushed: usize,
+    /// It has kept those of rows too (`rows`).
+    pub(super) keeps_rows: bool,
 }
 
 impl Assembler {
@@ -92,6 +100,7 @@ impl Assembler {
             isa,
             constants: Vec::new(),
             pushed: 0,
+            keeps_rows: false,
         }
     }
 
@@ -123,6 +132,7 @@ impl Assembler {
         let (rm_low, rm_mid) = match rm {
             Rm::Register(register) => (register >> 3 & 1, register >> 4 & 1),
             Rm::Memory(base, _) | Rm::Broadcast(base, _) => ((base as u8) >> 3 & 1, 0),
+            Rm::Indexed(index, _) => (1, index >> 3 & 1),
             Rm::Sum(..) | Rm::Constant(_) | Rm::Constant64(_) | Rm::Row(..) => (0, 0),
         };
         let bit = |value: u8, at: u8| (value & 1) << at;
@@ -146,7 +156,7 @@ impl Assembler {
         } else {
             self.code.push(0xc4);
             self.code
-                .push(bit(!(reg >> 3), 7) | 1 << 6 | bit(!rm_low, 5) | op.map);
+                .push(bit(!(reg >> 3), 7) | bit(!rm_mid, 6) | bit(!rm_low, 5) | op.map);
             self.code
                 .push(u8::from(op.wide) << 7 | (!second & 15) << 3 | 4 | op.prefix);
         }
@@ -158,6 +168,11 @@ impl Assembler {
                 self.code.push(0x80 | field | (base as u8) & 7);
                 self.code.extend_from_slice(&offset.to_le_bytes());
             }
+            Rm::Indexed(index, distance) => {
+                let sum = (index & 7) << 3 | Base::R11 as u8 & 7;
+                self.code.extend_from_slice(&[0x84 | field, sum]);
+                self.code.extend_from_slice(&distance.to_le_bytes());
+            }
             Rm::Sum(..) | Rm::Constant(_) | Rm::Constant64(_) | Rm::Row(..) => {
                 self.code.push(field | 5);
                 // The distance counts from the instruction's end; an immediate stands before that.
@@ -168,6 +183,16 @@ impl Assembler {
             }
         }
         self.code.extend(imm);
+    }
+
+    /// Loads or stores a whole vector at any place; a store under a mask only the lanes of it, of 4 or (`wide`) 8 bytes.
+    pub(super) fn transfer_at(&mut self, stores: bool, reg: u8, place: Rm, wide: bool, mask: u8) {
+        let op = match (stores, wide && mask != 0) {
+            (false, _) => MOVE_LOAD,
+            (true, false) => MOVE_STORE,
+            (true, true) => MOVE_STORE_WIDE,
+        };
+        self.vector(op, reg, 0, place, mask);
     }
 
     /// Loads or stores a whole vector.

@@ -9,6 +9,7 @@ use super::allocate::Allocator;
 use super::branch::{Label, When};
 use super::encode::{self, Assembler, Base, Rm};
 use super::plan::Group;
+use super::rows::STARTS;
 use super::transfer::{Places, Transfer};
 use crate::reach::{GROUPS, Reach};
 
@@ -120,8 +121,17 @@ impl Assembler {
         self.pushed = groups.next_multiple_of(2);
     }
 
+    /// Keeps the registers of rows for whoever calls the code, two of them.
+    pub(super) fn push_starts(&mut self) {
+        STARTS.iter().for_each(|&register| self.push(register));
+        self.keeps_rows = true;
+    }
+
     /// Gives them back.
     pub(super) fn pop_bases(&mut self) {
+        if self.keeps_rows {
+            STARTS.iter().rev().for_each(|&register| self.pop(register));
+        }
         for &base in BASES[..self.pushed].iter().rev() {
             self.code.extend(
                 (base as u8 >= 8)

@@ -6,7 +6,7 @@ use super::allocate::Allocator;
 use super::branch::{Label, When};
 use super::encode::{self, Assembler, Base, Rm};
 use super::general::{Place, R11, op, when};
-use super::transfer::Transfer;
+use super::transfer::{LOWER, Transfer, UPPER};
 use crate::ops::rows::ROWS;
 use crate::reach::Reach;
 
@@ -44,9 +44,26 @@ impl Allocator<'_> {
     }
 
     /// A load or a store of elements of global memory that are known to be a row.
-    pub(super) fn known_row(&mut self, transfer: &Transfer, thread: i32, log: u8, kept: usize) {
+    pub(super) fn known_row(
+        &mut self,
+        transfer: &Transfer,
+        (thread, log): (i32, u8),
+        kept: usize,
+        start: Option<u8>,
+    ) {
         let strip = Place::At(Base::R8 as u8, thread);
         let out = &mut self.out;
+        if let Some(start) = start.filter(|_| transfer.element >= 4) {
+            out.general(true, op::LOAD, R11, Place::Reach(kept));
+            let vectors = transfer.elements.iter().zip([LOWER, UPPER]).zip([0, 64]);
+            for ((&vector, mask), distance) in vectors {
+                let mask = if transfer.stores { mask } else { 0 };
+                let wide = transfer.element == 8;
+                let place = Rm::Indexed(start, distance);
+                out.transfer_at(transfer.stores, vector, place, wide, mask);
+            }
+            return;
+        }
         out.general(true, op::LOAD_SIGNED_32, R11, strip);
         if log > 0 {
             out.shift(true, 4, R11, log);

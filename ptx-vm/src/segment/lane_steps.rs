@@ -486,6 +486,7 @@ impl Scalar<'_> {
             }
             Tag::None
             | Tag::AbsF32
+            | Tag::BlockIndex(_)
             | Tag::Lop3
             | Tag::Mad32
             | Tag::NegF32

@@ -33,6 +33,7 @@ mod lives;
 mod moves;
 mod narrow;
 mod native;
+mod near;
 mod neighbours;
 mod plan;
 mod question;
@@ -55,7 +56,7 @@ use super::reach::Reach;
 pub use native::CodeBytes;
 pub(crate) use native::Native;
 pub(crate) use repeat::{Loop, LoopBlock, LoopEdge, LoopEnd, LoopRun};
-pub(crate) use step::{Known, Order, RegisterSlot, Row, SegmentLanes, SegmentStep};
+pub(crate) use step::{Compiled, Known, Order, RegisterSlot, Row, SegmentLanes, SegmentStep};
 pub(crate) use tag::{Compared, Tag};
 
 /// Fewer operations than this are not worth a segment.
@@ -75,7 +76,7 @@ pub(crate) fn has(isa: Isa, tag: Tag) -> bool {
     isa == Isa::Avx512 || tag.is_early()
 }
 
-/// Compiles a segment: the code, to be placed anywhere. Its loads and stores are numbered from `first` on. `None` if it cannot
+/// Compiles a segment. Its loads and stores are numbered from `first` on. `None` if it cannot
 /// reach its slots.
 pub(crate) fn compile(
     steps: &[SegmentStep],
@@ -84,7 +85,7 @@ pub(crate) fn compile(
     target: Target,
     lanes: SegmentLanes,
     first: usize,
-) -> Option<Vec<u8>> {
+) -> Option<Compiled> {
     allocate::compile(steps, known, live_after, target, lanes, first)
 }
 
@@ -141,7 +142,8 @@ pub(crate) unsafe fn run_loop(cx: &mut Machine<'_>, op: &Op, turns: u32) -> Opti
 }
 
 /// What the code of a segment is called as: the frame, the first strip, the one after the last, the lanes that run, 16
-/// bits for each strip, and what it may read. It returns 0 if all went well, else there is an event.
+/// bits for each strip, and what it may read. It returns 0 if all went well, [`decided::DECIDED_ALL`] if it also knows what its predicates
+/// are in the whole block, else there is an event.
 type Code = unsafe extern "sysv64" fn(*mut u8, usize, usize, *const u64, *mut Reach) -> u32;
 
 /// As [`run`], for the first strip alone, whichever of its lanes run: of a segment without stores whose registers are the same in all
@@ -174,6 +176,34 @@ pub(crate) unsafe fn run_once(cx: &mut Machine<'_>, op: &Op) -> Flow {
 /// `imm` is an address in one of the program's [`Native`]s, where a segment for this machine's vector
 /// unit begins.
 pub(crate) unsafe fn run(cx: &mut Machine<'_>, op: &Op) -> Flow {
+    // SAFETY: the caller's.
+    match unsafe { called(cx, op) } {
+        0 => Flow::Next,
+        _ => Flow::Stop,
+    }
+}
+
+/// As [`run`], of a segment that may decide what its predicates are in the whole block: [`Machine::decided`] says whether it did.
+///
+/// # Safety
+/// As for [`run`].
+pub(crate) unsafe fn run_deciding(cx: &mut Machine<'_>, op: &Op) -> Flow {
+    // SAFETY: the caller's.
+    let code = unsafe { called(cx, op) };
+    cx.decided = code == u32::from(decided::DECIDED_ALL);
+    if code == 0 || cx.decided {
+        Flow::Next
+    } else {
+        Flow::Stop
+    }
+}
+
+/// What a segment's code returns.
+///
+/// # Safety
+/// As for [`run`].
+#[inline(always)]
+unsafe fn called(cx: &mut Machine<'_>, op: &Op) -> u32 {
     let frame = cx.frame.at(0, op.d[0] as usize);
     // SAFETY: the caller's: it is such a function, and the program keeps it mapped.
     let code: Code = unsafe { std::mem::transmute::<usize, Code>(op.imm as usize) };
@@ -181,8 +211,5 @@ pub(crate) unsafe fn run(cx: &mut Machine<'_>, op: &Op) -> Flow {
     let reach = cx.ready_reach();
     // SAFETY: the code touches the slots that the layout gave, all inside of the bytes just checked, for
     // strips of this lane group; it reads the mask, keeps addresses in `reach`, and reads memory as far as that says.
-    match unsafe { code(frame, low, high, mask.0.as_ptr(), reach) } {
-        0 => Flow::Next,
-        _ => Flow::Stop,
-    }
+    unsafe { code(frame, low, high, mask.0.as_ptr(), reach) }
 }

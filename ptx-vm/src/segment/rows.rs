@@ -25,6 +25,10 @@ use crate::ops::rows::{LEAST, MOST, ROWS};
 use crate::reach::{self, Reach};
 use crate::spaces::unpack;
 
+/// The general registers that hold how far from a block's first element a strip's is, for accesses that have that in common: `rbp` and
+/// `r12`. A function must leave them as they were.
+pub(super) const STARTS: [u8; 2] = [5, 12];
+
 const R8: u8 = Base::R8 as u8;
 const R9: u8 = Base::R9 as u8;
 
@@ -38,6 +42,8 @@ pub(super) enum KnownRow {
         log: u8,
         /// Where the place of the block's first element is kept.
         kept: usize,
+        /// The register that has the strip's distance from there, if several accesses share it.
+        start: Option<u8>,
     },
     /// Of shared memory, at the sum of these numbers and a distance; whether lanes follow each other, and a strip's elements are inside,
     /// is asked for each.
@@ -73,7 +79,11 @@ struct Element {
 
 /// The accesses of a segment that may be known to be rows.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Rows(Vec<(usize, Asked)>);
+pub(super) struct Rows {
+    accesses: Vec<(usize, Asked)>,
+    /// Where the numbers of strips' first lanes lie and the logarithm of an element's bytes, of which a register has the product.
+    starts: Vec<(i32, u8)>,
+}
 
 impl Rows {
     /// Of steps whose loads and stores are numbered from `first` on.
@@ -130,7 +140,12 @@ impl Rows {
                 };
                 let thread = place(row.thread)?;
                 fits.then_some(Asked {
-                    row: KnownRow::Global { thread, log, kept },
+                    row: KnownRow::Global {
+                        thread,
+                        log,
+                        kept,
+                        start: None,
+                    },
                     facts: place(row.facts)?,
                     element: Some(element),
                 })
@@ -147,29 +162,82 @@ impl Rows {
                 rows.push((at, asked));
             }
         }
-        Self(rows)
+        let mut found = Self {
+            accesses: rows,
+            starts: Vec::new(),
+        };
+        found.share_starts();
+        found
+    }
+
+    /// Gives registers to what several accesses have in common.
+    fn share_starts(&mut self) {
+        let mut seen = Vec::new();
+        for (_, asked) in &mut self.accesses {
+            if let KnownRow::Global { thread, log, .. } = asked.row {
+                if seen.contains(&(thread, log))
+                    && !self.starts.contains(&(thread, log))
+                    && self.starts.len() < STARTS.len()
+                {
+                    self.starts.push((thread, log));
+                }
+                seen.push((thread, log));
+            }
+        }
+        for (_, asked) in &mut self.accesses {
+            if let KnownRow::Global {
+                thread, log, start, ..
+            } = &mut asked.row
+            {
+                let shared = self.starts.iter().position(|it| it == &(*thread, *log));
+                *start = shared.map(|number| STARTS[number]);
+            }
+        }
+    }
+
+    /// Whether registers are needed.
+    pub(super) fn has_starts(&self) -> bool {
+        !self.starts.is_empty()
+    }
+
+    /// Where a strip begins: fills the registers.
+    pub(super) fn start(&self, out: &mut Assembler) {
+        for (&(thread, log), register) in self.starts.iter().zip(STARTS) {
+            out.general(true, op::LOAD_SIGNED_32, register, Place::At(R8, thread));
+            if log > 0 {
+                out.shift(true, 4, register, log);
+            }
+        }
     }
 
     /// Whether something is to be asked before the first strip.
     pub(super) fn asks(&self) -> bool {
-        self.0.iter().any(|(_, asked)| asked.element.is_some())
+        self.accesses
+            .iter()
+            .any(|(_, asked)| asked.element.is_some())
     }
 
     /// Those that nothing is asked about before.
     pub(super) fn shared(&self) -> Self {
-        let shared = self.0.iter().filter(|(_, asked)| asked.element.is_none());
-        Self(shared.copied().collect())
+        let accesses = self.accesses.iter();
+        let shared = accesses.filter(|(_, asked)| asked.element.is_none());
+        Self {
+            accesses: shared.copied().collect(),
+            starts: Vec::new(),
+        }
     }
 
     /// By step.
     pub(super) fn known(&self) -> HashMap<usize, KnownRow> {
-        self.0.iter().map(|(at, asked)| (*at, asked.row)).collect()
+        let accesses = self.accesses.iter();
+        accesses.map(|(at, asked)| (*at, asked.row)).collect()
     }
 
     /// The code that asks, before any other; it jumps where one of them is not known to be a row.
     pub(super) fn ask(&self, out: &mut Assembler, other: &mut Label) {
         let mut seen = Vec::new();
-        for (_, asked) in self.0.iter().filter(|(_, asked)| asked.element.is_some()) {
+        let accesses = self.accesses.iter();
+        for (_, asked) in accesses.filter(|(_, asked)| asked.element.is_some()) {
             if !seen.contains(&asked.facts) {
                 seen.push(asked.facts);
                 out.general(false, &[0x83], 7, Place::Frame(asked.facts + ROWS));

@@ -32,6 +32,14 @@ pub(crate) enum SegmentLanes {
     Once,
 }
 
+/// A segment's code, to be placed anywhere.
+#[derive(Debug)]
+pub(crate) struct Compiled {
+    pub(crate) code: Vec<u8>,
+    /// Predicates that it may decide for the whole block before its first strip, and their numbers.
+    pub(crate) decided: Vec<(Reg, u32)>,
+}
+
 /// Where a register of a segment lies: offset, whether it has a value per lane, bytes of a lane.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RegisterSlot {
@@ -58,6 +66,20 @@ pub(crate) struct Known<'a> {
     pub(crate) constant_of: &'a dyn Fn(Reg) -> Option<u64>,
     /// Of what an index is the sum, or an address whose elements have so many bytes; an index's step is 1.
     pub(crate) row_of: &'a dyn Fn(Reg, u8) -> Option<Row>,
+}
+
+impl SegmentStep {
+    /// An instruction that reads the block's index along an axis.
+    pub(crate) fn block_index(inst: &Inst, axis: u8) -> Self {
+        Self {
+            tag: Tag::BlockIndex(axis),
+            imm: 0,
+            d: inst.d.clone(),
+            s: Vec::new(),
+            access: (0, 0),
+            line: inst.line,
+        }
+    }
 }
 
 impl Inst {

@@ -21,6 +21,8 @@ pub(crate) enum Tag {
     And64,
     /// Of predicates, as the other two.
     AndPredicate,
+    /// The block's index along an axis, of what is the same in all lanes.
+    BlockIndex(u8),
     /// A predicate of two numbers.
     Compare(Compared, u8),
     /// From integers of 32 bits.

@@ -107,8 +107,14 @@ impl Allocator<'_> {
         };
         let (mut asked, mut done) = (Label::default(), Label::default());
         let range = Reach::range(self.transfers);
-        if let Some(KnownRow::Global { thread, log, kept }) = known {
-            self.known_row(&transfer, thread, log, kept);
+        if let Some(KnownRow::Global {
+            thread,
+            log,
+            kept,
+            start,
+        }) = known
+        {
+            self.known_row(&transfer, (thread, log), kept, start);
             self.transfers += 1;
             self.define_elements(step, &elements);
             return;
@@ -240,6 +246,9 @@ impl Allocator<'_> {
         out.vector(TEST_32, 4, t, Rm::Constant(u32::from(low)), LOWER);
         out.test_masks(false);
         out.jump(When::NotZero, asked);
+        if transfer.near() {
+            transfer.load_near(out, t, &mut done);
+        }
         out.rax_from(Reach::SHARED);
         if element == 8 {
             // The upper lanes' addresses, for the second vector of each element.
