@@ -176,7 +176,7 @@ pub(crate) unsafe fn run_once(cx: &mut Machine<'_>, op: &Op) -> Flow {
 /// `imm` is an address in one of the program's [`Native`]s, where a segment for this machine's vector
 /// unit begins.
 pub(crate) unsafe fn run(cx: &mut Machine<'_>, op: &Op) -> Flow {
-    // SAFETY: the caller's.
+    // SAFETY: the caller vouches that a segment for this machine's vector unit begins at the address in `imm`.
     match unsafe { called(cx, op) } {
         0 => Flow::Next,
         _ => Flow::Stop,
@@ -188,7 +188,7 @@ pub(crate) unsafe fn run(cx: &mut Machine<'_>, op: &Op) -> Flow {
 /// # Safety
 /// As for [`run`].
 pub(crate) unsafe fn run_deciding(cx: &mut Machine<'_>, op: &Op) -> Flow {
-    // SAFETY: the caller's.
+    // SAFETY: the caller vouches that a segment for this machine's vector unit begins at the address in `imm`.
     let code = unsafe { called(cx, op) };
     cx.decided = code == u32::from(decided::DECIDED_ALL);
     if code == 0 || cx.decided {

@@ -81,7 +81,7 @@ impl FoundImage {
     /// # Safety
     /// As [`find`], of where it was found.
     pub(crate) unsafe fn copy_part(&self, at: usize, into: &mut [u8]) -> Result<(), CUresult> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the program promises that the image is whole, which the caller passes on.
         unsafe { read(self.start.wrapping_add(at), into) }
     }
 
@@ -93,7 +93,7 @@ impl FoundImage {
     /// # Safety
     /// As [`find`], of where it was found.
     pub(crate) unsafe fn copy(&self) -> Result<Vec<u8>, CUresult> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the program promises that the image is whole, which the caller passes on.
         unsafe { copy(self.start, self.bytes) }
     }
 }
@@ -108,7 +108,7 @@ pub(crate) fn is_wrapper(bytes: &[u8]) -> bool {
 /// # Safety
 /// As [`program_memory::read`].
 unsafe fn read(from: *const u8, into: &mut [u8]) -> Result<(), CUresult> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the program promises that the image is whole, which the caller passes on.
     unsafe { program_memory::read(from, into) }.map_err(|_| CUresult::ERROR_INVALID_IMAGE)
 }
 
@@ -118,7 +118,7 @@ unsafe fn read(from: *const u8, into: &mut [u8]) -> Result<(), CUresult> {
 /// As [`program_memory::read`].
 unsafe fn copy(from: *const u8, bytes: usize) -> Result<Vec<u8>, CUresult> {
     let mut copied = vec![0; bytes];
-    // SAFETY: the caller's promise.
+    // SAFETY: the program promises that the image is whole, which the caller passes on.
     unsafe { read(from, &mut copied)? };
     Ok(copied)
 }
@@ -129,7 +129,7 @@ unsafe fn copy(from: *const u8, bytes: usize) -> Result<Vec<u8>, CUresult> {
 /// As [`program_memory::read`].
 unsafe fn head<const N: usize>(from: *const u8) -> Result<[u8; N], CUresult> {
     let mut bytes = [0; N];
-    // SAFETY: the caller's promise.
+    // SAFETY: the program promises that the image is whole, which the caller passes on.
     unsafe { read(from, &mut bytes)? };
     Ok(bytes)
 }
@@ -222,7 +222,7 @@ unsafe fn wrapper(start: *const u8) -> Result<FoundImage, CUresult> {
     if parts.is_empty() {
         return Ok(whole);
     }
-    // SAFETY: as above.
+    // SAFETY: the program's wrapper leads to a whole fatbin.
     let whole = unsafe { whole.copy()? };
     let names: Vec<String> = (1..=parts.len()).map(|at| format!("object {at}")).collect();
     let linked = linked_image::Part {
@@ -264,7 +264,7 @@ unsafe fn bounded(start: *const u8, bytes: u64) -> Result<FoundImage, CUresult> 
         return Err(CUresult::ERROR_INVALID_IMAGE);
     }
     let bytes = bytes as usize;
-    // SAFETY: the caller's promise.
+    // SAFETY: the program promises that the image is whole, which the caller passes on.
     unsafe { head::<1>(start.wrapping_add(bytes.saturating_sub(1)))? };
     Ok(FoundImage {
         start,
@@ -292,7 +292,7 @@ unsafe fn text(start: *const u8) -> Result<FoundImage, CUresult> {
     let mut length = STEP - start.addr() % PAGE;
     while known as u64 <= MOST {
         let bytes = &mut step[..length];
-        // SAFETY: the caller's promise; where text ends before the memory does, its pages are tried one by one.
+        // SAFETY: the program promises that an image is here; where text ends before the memory does, its pages are tried one by one.
         let is_there = unsafe { read(start.wrapping_add(known), bytes) };
         if is_there.is_err() && length > PAGE {
             length = PAGE - start.wrapping_add(known).addr() % PAGE;
@@ -301,7 +301,7 @@ unsafe fn text(start: *const u8) -> Result<FoundImage, CUresult> {
         is_there?;
         if let Some(end) = bytes.iter().position(|&byte| byte == 0) {
             // The NUL is part of the image, so that the server sees where it ends.
-            // SAFETY: the caller's promise.
+            // SAFETY: the program promises that the image is whole, which the caller passes on.
             return unsafe { bounded(start, (known + end) as u64 + 1) };
         }
         known += length;
@@ -314,7 +314,7 @@ unsafe fn text(start: *const u8) -> Result<FoundImage, CUresult> {
 /// As [`find`], with an ELF magic at `start`.
 unsafe fn elf(start: *const u8) -> Result<FoundImage, CUresult> {
     // A 64-bit ELF file begins with its header of 64 bytes; others are refused by byte 4.
-    // SAFETY: the caller's promise.
+    // SAFETY: the program promises that the image is whole, which the caller passes on.
     let header = unsafe {
         if head::<5>(start)?[4] != 2 {
             return Err(CUresult::ERROR_INVALID_IMAGE);
@@ -349,7 +349,7 @@ unsafe fn elf(start: *const u8) -> Result<FoundImage, CUresult> {
         let ends = extents.map(|(offset, size)| offset.saturating_add(size));
         end = ends.fold(end.max(after), u64::max);
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: the program promises that the image is whole, which the caller passes on.
     unsafe { bounded(start, end) }
 }
 
@@ -536,7 +536,7 @@ mod tests {
         let nobody = rustix::mm::MprotectFlags::empty();
         // SAFETY: nothing uses the page any more.
         unsafe { rustix::mm::mprotect(page.as_mut_ptr().cast(), PAGE, nobody).unwrap() };
-        // SAFETY: as above.
+        // SAFETY: the kernel reads it, and says that it is not there.
         assert_eq!(unsafe { found.copy() }, Err(CUresult::ERROR_INVALID_IMAGE));
     }
 

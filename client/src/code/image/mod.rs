@@ -62,7 +62,7 @@ impl Image {
         found: &FoundImage,
         jit: &mut Jit,
     ) -> Result<Arc<Self>, CUresult> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller vouches that the program keeps the whole image where it was found during this call.
         let (image, log) = unsafe { Self::load_with(connection, found, jit.options())? };
         let status = image.as_ref().err().copied().unwrap_or(CUresult::SUCCESS);
         jit.write_server_log(status, &log);
@@ -91,7 +91,7 @@ impl Image {
             variables: HashMap::new(),
             names: Vec::new(),
         };
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller vouches that the program keeps the whole image where it was found during this call.
         let (status, descriptor, log) =
             unsafe { request_load(connection, number, found, options)? };
         if status != CUresult::SUCCESS {
@@ -175,7 +175,7 @@ unsafe fn request_load(
     found: &FoundImage,
     options: u32,
 ) -> Result<(CUresult, Vec<u8>, Vec<u8>), CUresult> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller vouches that the program keeps the whole image where it was found during this call.
     unsafe { upload(connection, number, found)? };
     let room = connection.stage(DESCRIPTION)?;
     // Code is loaded where the thread's context is, which need not be made yet. Without one any device will do.
@@ -245,7 +245,7 @@ unsafe fn upload(
     let mut on_the_way = Vec::new();
     while sent < total {
         let piece = &mut room[..PIECE.min(total - sent)];
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller vouches that the program keeps the whole image where it was found during this call.
         unsafe { found.copy_part(sent, piece)? };
         let chunk = connection.stage(piece.len())?;
         chunk.copy_in(0, piece);
