@@ -130,10 +130,32 @@ pub struct Admitted {
 pub struct HandedMemory {
     /// What it shares with its server, as [`Admit`] says.
     pub descriptors: Vec<OwnedFd>,
+    /// The addresses that it had in its former server, if nobody has them here.
+    pub claimed: Option<Arc<InitialWindows>>,
     /// What its former server has left of its device memory.
     pub chunks: Vec<MemoryChunk>,
     /// The windows that it had there beside its first ones.
     pub windows: InheritedWindows,
+}
+
+/// Of how many bytes a client's windows are at first: one on each device, and that of page-locked memory.
+fn window_sizes(devices: usize) -> Vec<u64> {
+    let mut sizes = vec![EXTENT; devices];
+    sizes.push(HOST_BYTES);
+    sizes
+}
+
+/// Takes the addresses that a session had in its former server. To be called in the order in which clients are handed over: a new
+/// one that is handed over later, and is sooner to begin, would else be given them.
+#[must_use]
+pub fn claim_addresses(host: &ServerResources, bases: &[u64]) -> Option<Arc<InitialWindows>> {
+    let sizes = window_sizes(host.engine.devices().len());
+    if sizes.len() != bases.len() {
+        return None;
+    }
+    let windows = bases.iter().zip(sizes);
+    let windows = windows.map(|(&base, bytes)| Window { base, bytes });
+    InitialWindows::allocate_at(windows.collect())
 }
 
 /// Makes a client's session and welcomes it.
@@ -156,6 +178,7 @@ pub fn admit(
     let membership = GroupMembership::find(&host.groups, admit.member, &mut limits, cancellation)?;
     let HandedMemory {
         descriptors,
+        claimed,
         chunks,
         windows: inherited,
     } = memory;
@@ -163,16 +186,12 @@ pub fn admit(
     let memory = SessionMemory::from_fds(memory, HOST_BYTES).map_err(|error| full(&error))?;
     let keeping = host.engine.keeping();
     let is_kept = kept.files.len() == devices.len() && keeping != MemoryKeeping::None;
-    let mut sizes = vec![EXTENT; devices.len()];
-    sizes.push(HOST_BYTES);
+    let sizes = window_sizes(devices.len());
     let addresses = match (&kept.status, is_kept) {
         (None, _) => InitialWindows::allocate(&sizes)
             .ok_or_else(|| full(&"no addresses are left for another client"))?,
         (Some(_), true) if sizes.len() == admit.bases.len() => {
-            let windows = admit.bases.iter().zip(&sizes);
-            let windows = windows.map(|(&base, &bytes)| Window { base, bytes });
-            InitialWindows::allocate_at(windows.collect())
-                .ok_or_else(|| full(&"its addresses in its former server are another's here"))?
+            claimed.ok_or_else(|| full(&"its addresses in its former server are another's here"))?
         }
         (Some(_), _) => return Err(full(&"its former server had other devices")),
     };

@@ -14,7 +14,7 @@ use rustix::event::epoll::{self, EventFlags};
 use rustix::process::getpid;
 use transport::socket::Connection;
 
-use crate::admission::HandedMemory;
+use crate::admission::{HandedMemory, claim_addresses};
 use crate::event_queue::ServerEvent;
 use crate::main_loop::watchdog::ClientWork;
 use crate::main_loop::{FIRST_SESSION, MainLoop};
@@ -136,6 +136,7 @@ impl MainLoop {
         }
         let memory = HandedMemory {
             descriptors: memory,
+            claimed: claim_addresses(&self.sessions.host, &packet.bases),
             chunks: inherited.chunks.into_values().collect(),
             windows: inherited.windows,
         };
