@@ -54,10 +54,15 @@ pub(crate) struct Scheduler {
     ready: AtomicUsize,
     /// Threads that sleep or are waking; written under the lock, read without.
     spare: AtomicUsize,
+    /// Sleeping threads that somebody has still to wake. Whoever woke the first one may have lost its processor to that, so that each
+    /// thread that wakes goes on with the rest.
+    unwoken: AtomicUsize,
     /// By class, virtual time of the member that went last: where newcomers begin. Written under
     /// the lock, read without.
     floors: [AtomicU64; 2],
     workers: usize,
+    /// There is a thread for each processor that this process may use.
+    one_each: bool,
     started: Instant,
 }
 
@@ -247,6 +252,11 @@ impl Scheduler {
         }
     }
 
+    /// Whether work for so many more threads has no processor idle, as there is a thread for each.
+    pub(crate) fn takes_every_processor(&self, threads: usize) -> bool {
+        self.one_each && threads >= self.spare.load(Ordering::Relaxed)
+    }
+
     /// Gives one time slice of the client's own work to the calling thread, if a processor is free for it.
     pub(crate) fn help(&self, account: &Account, limit: Duration) -> bool {
         if self.ready.load(Ordering::Relaxed) == 0 || self.spare.load(Ordering::Relaxed) == 0 {
@@ -314,6 +324,9 @@ impl Scheduler {
             } else {
                 state.asleep -= 1;
             }
+            if self.unwoken.load(Ordering::Relaxed) > 0 {
+                MutexGuard::unlocked(&mut state, || self.wake_unwoken());
+            }
         }
         self.publish(&state);
         state
@@ -325,11 +338,23 @@ impl Scheduler {
     }
 
     fn notify(&self, wakeups: Wakeups) {
-        for _ in 0..wakeups.asleep {
-            self.work.notify_one();
+        if wakeups.asleep > 0 {
+            self.unwoken.fetch_add(wakeups.asleep, Ordering::Relaxed);
+            self.wake_unwoken();
         }
         if wakeups.timer {
             self.timer.notify_one();
+        }
+    }
+
+    fn wake_unwoken(&self) {
+        let one_less = |unwoken: usize| unwoken.checked_sub(1);
+        while self
+            .unwoken
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less)
+            .is_ok()
+        {
+            self.work.notify_one();
         }
     }
 

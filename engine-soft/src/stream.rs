@@ -470,8 +470,10 @@ impl Stream {
             scheduler,
             account,
             jobs,
+            observer,
             ..
         } = &*self.client;
+        observer.wants_every_processor(scheduler.takes_every_processor(threads));
         // Before it can end.
         let in_flight = InFlight {
             stream: self.slot,

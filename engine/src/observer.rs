@@ -89,6 +89,12 @@ pub trait Observer: Send + Sync + Debug {
         let _ = stream;
     }
 
+    /// Whether the work that the client is about to give the engine's own threads has something to do for every processor, so that
+    /// whoever looks for its end, instead of sleeping, takes one from it. Told before the work begins.
+    fn wants_every_processor(&self, whether: bool) {
+        let _ = whether;
+    }
+
     /// A device has worked for the client. An operation that takes several time slices, or several multiprocessors, is
     /// told of in as many spans, which may overlap; about the time of its completion all of them were told.
     ///

@@ -39,6 +39,10 @@ const MOMENTS: Duration = Duration::from_micros(400);
 /// awake clients than processors, two who wait for each other would else have one in turns, for milliseconds each.
 const ALONE: Duration = Duration::from_micros(5);
 
+/// For how long somebody looks at most who takes a processor from what it waits for: as long as the shortest such work takes, which
+/// would be over before a sleeper is awake. To yield is no help there: the kernel gives the processor back soon after.
+const AMONG_ALL: Duration = Duration::from_micros(20);
+
 /// A waiter word that was taken down because it is a matter of moments.
 const PRE_WOKEN: u64 = 2;
 
@@ -121,7 +125,7 @@ impl AdaptiveSpinner {
 
     /// Spins until `done`, as long as it seems worth it and there is a processor to spare. Returns
     /// whether it is done.
-    pub(crate) fn spin(&self, peer: Peer, mut done: impl FnMut() -> bool) -> bool {
+    pub(crate) fn spin(&self, peer: impl Fn() -> Peer, mut done: impl FnMut() -> bool) -> bool {
         if done() {
             return true;
         }
@@ -155,7 +159,7 @@ impl AdaptiveSpinner {
 }
 
 /// Spins for what is a matter of moments; whether it came.
-pub(crate) fn spin_for_moments(peer: Peer, done: impl FnMut() -> bool) -> bool {
+pub(crate) fn spin_for_moments(peer: impl Fn() -> Peer, done: impl FnMut() -> bool) -> bool {
     matches!(spin_for(MOMENTS, peer, done), Spun::Done)
 }
 
@@ -166,6 +170,8 @@ pub(crate) enum Peer {
     Apart,
     /// On this thread's processor: as long as this one looks, that one cannot answer.
     Here,
+    /// On all processors: what is waited for has work for each of them, and this thread takes one from it.
+    Everywhere,
 }
 
 enum Spun {
@@ -175,12 +181,12 @@ enum Spun {
 }
 
 #[cfg(loom)]
-fn spin_for(_most: Duration, _peer: Peer, _done: impl FnMut() -> bool) -> Spun {
+fn spin_for(_most: Duration, _peer: impl Fn() -> Peer, _done: impl FnMut() -> bool) -> Spun {
     Spun::NoRoom
 }
 
 #[cfg(not(loom))]
-fn spin_for(most: Duration, peer: Peer, mut done: impl FnMut() -> bool) -> Spun {
+fn spin_for(most: Duration, peer: impl Fn() -> Peer, mut done: impl FnMut() -> bool) -> Spun {
     use std::sync::LazyLock;
     /// Processors that this process may use; it counts the affinity and the control group's quota.
     static PROCESSORS: LazyLock<u32> = LazyLock::new(|| {
@@ -191,7 +197,7 @@ fn spin_for(most: Duration, peer: Peer, mut done: impl FnMut() -> bool) -> Spun 
     /// Threads of this process that spin now.
     static SPINNING: AtomicU32 = AtomicU32::new(0);
 
-    if peer == Peer::Here {
+    if peer() == Peer::Here {
         let began = Instant::now();
         while began.elapsed() < most {
             sync::yield_now();
@@ -226,6 +232,9 @@ fn spin_for(most: Duration, peer: Peer, mut done: impl FnMut() -> bool) -> Spun 
         if spun >= most {
             break Spun::InVain;
         }
+        if spun >= AMONG_ALL && peer() == Peer::Everywhere {
+            break Spun::NoRoom;
+        }
         // Whoever is waited for may want this processor.
         if spun >= ALONE {
             sync::yield_now();
@@ -235,25 +244,25 @@ fn spin_for(most: Duration, peer: Peer, mut done: impl FnMut() -> bool) -> Spun 
     spun
 }
 
-/// Waits until `done`, which a `peer` is to do: spins, then sleeps, and is awake again when it is told that it is a matter of moments.
+/// Waits until `done`, which a `peer` is to do, wherever it is by then: spins, then sleeps, and is awake again when it is told that it is a matter of moments.
 /// `target` is what `done` waits for. After each `slice` of sleep `go_on` is asked, and in the place of one as long as somebody
 /// `is_called`, which whoever calls says before it wakes the waiter; when `go_on` says no, so does this.
 pub(crate) fn wait(
-    (spinner, peer): (&AdaptiveSpinner, Peer),
+    (spinner, peer): (&AdaptiveSpinner, impl Fn() -> Peer),
     (waiter, target): (&AtomicU64, u64),
     slice: Duration,
     done: impl Fn() -> bool,
     is_called: impl Fn() -> bool,
     mut go_on: impl FnMut() -> bool,
 ) -> bool {
-    if spinner.spin(peer, &done) {
+    if spinner.spin(&peer, &done) {
         return true;
     }
     spinner.sleep(|| {
         loop {
             sleep(waiter, target, slice, || done() || is_called());
             let imminent = waiter.load(Ordering::Relaxed) == PRE_WOKEN;
-            if done() || imminent && spin_for_moments(peer, &done) {
+            if done() || imminent && spin_for_moments(&peer, &done) {
                 return true;
             }
             if !go_on() {
@@ -295,7 +304,7 @@ mod tests {
                 let done = || word.load(Ordering::SeqCst) >= target;
                 let go_on = || true;
                 assert!(wait(
-                    (&spinner, Peer::Apart),
+                    (&spinner, || Peer::Apart),
                     (&waiter, target),
                     slice,
                     done,
@@ -306,6 +315,23 @@ mod tests {
             }
             mover.join().unwrap();
         });
+    }
+
+    #[test]
+    fn who_takes_a_processor_from_what_it_waits_for_soon_sleeps_and_learns_nothing() {
+        let spinner = AdaptiveSpinner::new();
+        let looks = std::cell::Cell::new(0);
+        let done = |at: u32| {
+            looks.set(looks.get() + 1);
+            looks.get() == at
+        };
+        assert!(!spinner.spin(|| Peer::Everywhere, || done(u32::MAX)));
+        assert_eq!(spinner.nanoseconds.load(Ordering::Relaxed), *SPIN.end());
+        looks.set(0);
+        assert!(
+            spinner.spin(|| Peer::Everywhere, || done(2)),
+            "it was over at once"
+        );
     }
 
     #[test]

@@ -168,7 +168,7 @@ fn loom_sleepers_are_woken_when_their_place_is_reached() {
                     let spinner = AdaptiveSpinner::new();
                     let slice = Duration::from_secs(1);
                     assert!(doorbell::wait(
-                        (&spinner, Peer::Apart),
+                        (&spinner, || Peer::Apart),
                         (waiter, target),
                         slice,
                         done,
@@ -202,7 +202,7 @@ fn loom_a_call_is_not_slept_through() {
             let (spinner, slice) = (AdaptiveSpinner::new(), Duration::from_secs(1));
             let done = || false;
             assert!(!doorbell::wait(
-                (&spinner, Peer::Apart),
+                (&spinner, || Peer::Apart),
                 (waiter, 1),
                 slice,
                 done,

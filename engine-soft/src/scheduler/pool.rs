@@ -22,6 +22,7 @@ pub(crate) struct WorkerPool {
 impl WorkerPool {
     /// Starts so many threads.
     pub(crate) fn new(workers: usize) -> std::io::Result<Self> {
+        let processors = std::thread::available_parallelism().map_or(usize::MAX, usize::from);
         let scheduler = Arc::new(Scheduler {
             state: Mutex::new(SchedulerState {
                 shares: Shares::new(workers),
@@ -38,8 +39,10 @@ impl WorkerPool {
             plain: AtomicBool::new(true),
             ready: AtomicUsize::new(0),
             spare: AtomicUsize::new(0),
+            unwoken: AtomicUsize::new(0),
             floors: Default::default(),
             workers,
+            one_each: workers >= processors,
             started: Instant::now(),
         });
         let mut pool = Self {

@@ -274,6 +274,37 @@ fn work_that_ends_is_reported_once() {
 }
 
 #[test]
+fn who_is_woken_wakes_those_whom_somebody_has_still_to_wake() {
+    let pool = WorkerPool::new(4).unwrap();
+    let scheduler = pool.scheduler();
+    wait_until(|| scheduler.state.lock().asleep == 4);
+    // As if whoever wakes them lost its processor to the first of them.
+    scheduler.state.lock().wake(4);
+    scheduler.unwoken.store(3, Ordering::Relaxed);
+    scheduler.work.notify_one();
+    wait_until(|| scheduler.state.lock().asleep == 4);
+    assert_eq!(scheduler.state.lock().waking, 0);
+}
+
+#[test]
+fn only_work_for_a_thread_on_each_processor_wants_them_all() {
+    let processors = std::thread::available_parallelism().unwrap().get();
+    let pool = WorkerPool::new(processors + 1).unwrap();
+    let scheduler = pool.scheduler();
+    wait_until(|| scheduler.state.lock().asleep == processors + 1);
+    assert!(scheduler.takes_every_processor(processors + 1));
+    assert!(!scheduler.takes_every_processor(processors));
+    // Beside another client's.
+    let member = Member::new(&pool, 100.0, 0);
+    member.start(1, 0, ENDLESS);
+    wait_until(|| scheduler.spare.load(Ordering::Relaxed) == 0);
+    assert!(scheduler.takes_every_processor(1));
+    member.leave();
+    let fewer = WorkerPool::new(processors - 1).unwrap();
+    assert!(!fewer.scheduler().takes_every_processor(usize::MAX));
+}
+
+#[test]
 fn idle_threads_use_no_processor() {
     let pool = WorkerPool::new(4).unwrap();
     let member = Member::new(&pool, 100.0, 0);

@@ -525,6 +525,10 @@ impl Observer for ClientObserver {
         self.publisher.pre_wake(stream);
     }
 
+    fn wants_every_processor(&self, whether: bool) {
+        self.publisher.set_everywhere(whether);
+    }
+
     fn ran(&self, span: &Span) {
         if let Some(accounts) = self.accounts.get() {
             accounts.add_busy_time(span);

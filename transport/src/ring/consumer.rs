@@ -201,9 +201,9 @@ impl<A: RingMemory> Consumer<A> {
     ) -> bool {
         let done = || self.is_called(doorbell) || look();
         let came = if doorbell.imminent.swap(false, Ordering::Relaxed) {
-            doorbell::spin_for_moments(peer, done)
+            doorbell::spin_for_moments(|| peer, done)
         } else {
-            self.watching.spin(peer, done)
+            self.watching.spin(|| peer, done)
         };
         doorbell.hear();
         came
@@ -212,7 +212,7 @@ impl<A: RingMemory> Consumer<A> {
     /// Spins, as long as that seems worth it, until there seems to be a record or somebody called [`Doorbell::ring`]. Whether
     /// any of them came.
     pub(crate) fn spin(&self, doorbell: &Doorbell, peer: Peer) -> bool {
-        let came = self.spinner.spin(peer, || self.is_called(doorbell));
+        let came = self.spinner.spin(|| peer, || self.is_called(doorbell));
         doorbell.hear();
         came
     }

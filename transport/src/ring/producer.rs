@@ -168,7 +168,7 @@ impl<A: RingMemory> Producer<A> {
         }
         let shared = self.memory.retired();
         let found = doorbell::wait(
-            (&self.spinner, Peer::Apart),
+            (&self.spinner, || Peer::Apart),
             (self.memory.space_waiter(), target),
             SPACE_SLICE,
             || shared.load(Ordering::Acquire) >= target,

@@ -375,13 +375,13 @@ impl ClientEnd {
         let is_called = || self.is_called();
         let go_on = || self.is_alive();
         let mapping = self.mapping();
-        let peer = match mapping.is_beside().load(Ordering::Relaxed) {
-            0 => Peer::Apart,
-            _ => {
+        let peer = || {
+            let peer = mapping.peer();
+            if peer == Peer::Here {
                 let here = sync::processor() as u64 + 1;
                 mapping.processor().store(here, Ordering::Relaxed);
-                Peer::Here
             }
+            peer
         };
         let (spinner, target) = ((&self.spinner, peer), (waiter, target));
         match doorbell::wait(spinner, target, SLICE, done, is_called, go_on) {

@@ -9,8 +9,9 @@
 //!    384  the server's number, from 2 on if         264  who has the client recorded
 //!          another one took over                    272  the server's number if another can take over
 //!    512  the processor on which the client         280  whether work is under way of which the
-//!          waited last, and 1, if 288 is set              ring has no record any more
-//!                                                   288  whether the server's thread runs there
+//!          waited last, and 1, if 288 is 1                ring has no record any more
+//!                                                   288  what the client's processor is wanted for: 0
+//!                                                        nothing, 1 the server's thread, 2 the work
 //!                                                   384  output count: of what kernels printed
 //!   1024  waiter words of the reply slots           1024  fault of each context (low half), and its
 //!                                                        last refused operation (serial, error)
@@ -22,9 +23,10 @@
 //!
 //! Called by both ends of a session. Must not know what the words mean to CUDA.
 
+use crate::doorbell::Peer;
 use crate::memory::Mapping;
 use crate::ring::{RingMemory, longest};
-use crate::sync::AtomicU64;
+use crate::sync::{AtomicU64, Ordering};
 use protocol::operations::{CONTEXT_SLOTS, EVENT_SLOTS, STREAM_SLOTS};
 use protocol::wire::{HEADER_SLOTS, MAX_FIELD_SLOTS};
 use std::sync::Arc;
@@ -49,6 +51,12 @@ pub(super) const KEPT: usize = 272;
 const UNDER_WAY: usize = 280;
 /// In the cache line of [`CLOSED`] too: the client looks at it with each wait.
 const BESIDE: usize = 288;
+/// A value of that word: nothing that the client waits for.
+const APART: u64 = 0;
+/// Likewise: the thread that takes the records. An older client takes any other value but 0 for this one.
+const BESIDE_CLIENT: u64 = 1;
+/// Likewise: the client's work, which has something to do for every processor.
+const EVERYWHERE: u64 = 2;
 /// A flag of that word: the ring has no record any more of some of it.
 pub(super) const SPILLED: u64 = 1;
 /// Likewise: no kernel of it was begun, nor will be.
@@ -150,10 +158,23 @@ impl SessionMapping {
         self.status.word(UNDER_WAY)
     }
 
-    /// Whether the thread that takes the records runs on the processor on which the client waits.
+    /// Where what a client and its session's thread wait for runs.
     #[inline]
-    pub(super) fn is_beside(&self) -> &AtomicU64 {
-        self.status.word(BESIDE)
+    pub(super) fn peer(&self) -> Peer {
+        match self.status.word(BESIDE).load(Ordering::Relaxed) {
+            APART => Peer::Apart,
+            EVERYWHERE => Peer::Everywhere,
+            _ => Peer::Here,
+        }
+    }
+
+    pub(super) fn set_peer(&self, peer: Peer) {
+        let value = match peer {
+            Peer::Apart => APART,
+            Peer::Here => BESIDE_CLIENT,
+            Peer::Everywhere => EVERYWHERE,
+        };
+        self.status.word(BESIDE).store(value, Ordering::Relaxed);
     }
 
     /// The number of the processor on which the client's thread was that waited last, and 1; 0 before.

@@ -69,7 +69,6 @@ impl ServerEnd {
         let consumer = Consumer {
             ring,
             publisher: self.publisher.clone(),
-            peer: Peer::Apart,
         };
         Ok((consumer, self.publisher, former))
     }
@@ -82,7 +81,6 @@ impl ServerEnd {
             Consumer {
                 ring,
                 publisher: self.publisher.clone(),
-                peer: Peer::Apart,
             },
             self.publisher,
         )
@@ -93,8 +91,6 @@ impl ServerEnd {
 pub struct Consumer {
     ring: ring::Consumer<SessionMapping>,
     publisher: Arc<Publisher>,
-    /// Where the client's thread runs.
-    peer: Peer,
 }
 
 impl std::fmt::Debug for Consumer {
@@ -127,21 +123,26 @@ impl Consumer {
     /// Spins, as long as that seems worth it, until there is what [`Consumer::wait`] waits for. Whether that came; if not, it is time
     /// to wait.
     pub fn spin(&self) -> bool {
-        self.ring.spin(&self.publisher.doorbell, self.peer)
+        self.ring
+            .spin(&self.publisher.doorbell, self.publisher.mapping.peer())
     }
 
     /// As [`Consumer::spin`], for a short while at most, also until `look` says
     /// that there is something else to do. For a session that looks itself how far its work has come.
     pub fn watch(&self, look: impl FnMut() -> bool) -> bool {
-        self.ring.watch(&self.publisher.doorbell, self.peer, look)
+        self.ring.watch(
+            &self.publisher.doorbell,
+            self.publisher.mapping.peer(),
+            look,
+        )
     }
 
     /// Says that this thread is to run on the processor on which the client waits, or is not: then neither spins for the other without
     /// offering it the processor, and the client says on which it is.
     pub fn set_beside_client(&mut self, is_beside: bool) {
-        self.peer = if is_beside { Peer::Here } else { Peer::Apart };
-        let word = self.publisher.mapping.is_beside();
-        word.store(is_beside.into(), Ordering::Relaxed);
+        self.publisher
+            .mapping
+            .set_peer(if is_beside { Peer::Here } else { Peer::Apart });
     }
 
     /// On which processor the client's thread was that waited last, if it has said so. It may be any number.
@@ -275,6 +276,18 @@ impl Publisher {
         fence(Ordering::SeqCst);
         while self.is_stopped.load(Ordering::Relaxed) {
             crate::sync::nap();
+        }
+    }
+
+    /// Says whether the client's work has something to do for every processor, so that neither the session's thread nor the client looks
+    /// for its end for longer than some microseconds. Not of a session whose thread runs [beside](Consumer::set_beside_client) its client.
+    pub fn set_everywhere(&self, is_everywhere: bool) {
+        if is_everywhere != (self.mapping.peer() == Peer::Everywhere) {
+            self.mapping.set_peer(if is_everywhere {
+                Peer::Everywhere
+            } else {
+                Peer::Apart
+            });
         }
     }
 

@@ -13,6 +13,7 @@
 use super::journal::{JOURNAL_MAX, Journal};
 use super::layout::{KEPT, NO_KERNEL_BEGUN, NOTHING_BEGUN, REPLY_SLOTS, SPILLED, SessionMapping};
 use super::{STATUS_BYTES, SessionMemory, replies};
+use crate::doorbell::Peer;
 use crate::memory::{Mapping, MemoryError, Sealed};
 use crate::ring::RingMemory;
 use crate::socket::Connection;
@@ -64,7 +65,7 @@ impl Former {
         // The new server has ended nothing, nobody asked it for a recording yet, and its thread may run anywhere.
         mapping.closed().store(0, Ordering::Relaxed);
         mapping.recording().store(0, Ordering::Relaxed);
-        mapping.is_beside().store(0, Ordering::Relaxed);
+        mapping.set_peer(Peer::Apart);
         // As long as nothing of it was begun here, for a third server.
         let flags = mapping.under_way().load(Ordering::Relaxed);
         // The first server's is 1. What the status says is not counted from: of a server between this one and that status the client

@@ -35,6 +35,7 @@ struct ObserverRecord {
     wrote: u64,
     /// How often it was told that a stream's work is about to be over.
     pre_wakes: HashMap<u32, u64>,
+    wants_every_processor: Vec<bool>,
     completed: HashMap<u32, Vec<Completion>>,
     times: HashMap<u32, u64>,
     faults: Vec<(u32, CUresult, String)>,
@@ -152,6 +153,11 @@ impl RecordingObserver {
             .unwrap_or(0)
     }
 
+    /// What it was told of work before that began, in order.
+    pub fn wants_every_processor(&self) -> Vec<bool> {
+        lock(&self.state).wants_every_processor.clone()
+    }
+
     /// The faults, in order.
     pub fn faults(&self) -> Vec<(u32, CUresult, String)> {
         lock(&self.state).faults.clone()
@@ -186,6 +192,10 @@ impl Observer for RecordingObserver {
 
     fn pre_wake(&self, stream: u32) {
         *lock(&self.state).pre_wakes.entry(stream).or_default() += 1;
+    }
+
+    fn wants_every_processor(&self, whether: bool) {
+        lock(&self.state).wants_every_processor.push(whether);
     }
 
     fn ran(&self, span: &Span) {
