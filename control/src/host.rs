@@ -2,7 +2,7 @@
 //!
 //! Filled by `openmps/src/main.rs`, called by `startup` and `underlay`. Must not know which engine there is.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::compute_mode;
@@ -16,10 +16,10 @@ pub const DAEMON_NAME: &str = "nvidia-cuda-mps-control";
 /// What a daemon needs of the program that it is part of.
 #[derive(Clone, Copy, Debug)]
 pub struct HostProgram {
-    /// Gives the command that runs this program as a server, without arguments of its own: its name
+    /// Gives the command that runs a program, this one or what takes its place, as a server, without arguments of its own: its name
     /// will be [`crate::servers::process::SERVER_NAME`], and it is to call [`crate::servers::process::connect_to_daemon`]. On the underlay its
     /// driver is to take this for the pipe directory of NVIDIA's MPS, and it calls [`crate::servers::process::receive_underlay`].
-    pub start_server: fn(Option<&str>) -> Command,
+    pub start_server: fn(&Path, Option<&str>) -> Command,
     /// Gives the command that runs this program as [`crate::underlay::supervise`].
     pub supervise_underlay: fn() -> Command,
     /// The driver library that a server opens, if there is one.

@@ -97,10 +97,13 @@ pub fn limits_in_environment() -> Result<(), SettingError> {
     servers::limits::limits_in_environment().map(drop)
 }
 
-/// How a server is started when nothing else is known: this program, run again.
+/// This program, whatever has become of its file.
+pub const OWN_PROGRAM: &str = "/proc/self/exe";
+
+/// How a process is started that is another of this program.
 #[must_use]
 pub fn this_program() -> Command {
-    Command::new("/proc/self/exe")
+    Command::new(OWN_PROGRAM)
 }
 
 fn usage() -> String {

@@ -89,6 +89,7 @@ impl SoftClient {
                     observer,
                     account,
                     scheduler,
+                    rest: Arc::clone(&devices.rest),
                     spaces: memory.copy_spaces(),
                     facts: Arc::clone(&devices.facts),
                     launches: Arc::new(LaunchPool::new()),

@@ -13,6 +13,7 @@ use protocol::device_facts::DeviceFacts;
 use crate::device_graph::DeviceGraph;
 use crate::launch_pool::LaunchPool;
 use crate::memory::CopySpace;
+use crate::rest::Rest;
 use crate::scheduler::{Account, Scheduler};
 
 /// Bytes that one client's waiting operations may take together.
@@ -23,6 +24,7 @@ const WAITING_BYTES: u64 = 256 << 20;
 pub(crate) struct ClientState {
     pub(crate) observer: Arc<dyn Observer>,
     pub(crate) scheduler: Arc<Scheduler>,
+    pub(crate) rest: Arc<Rest>,
     pub(crate) account: Arc<Account>,
     pub(crate) spaces: Arc<RwLock<Arc<CopySpace>>>,
     /// What the devices say of themselves.

@@ -14,6 +14,7 @@ use crate::multiprocessor::{
     BLOCKS_PER_SM, RESERVED_SHARED_BYTES, SHARED_BYTES_OPTIN, SHARED_BYTES_PER_BLOCK,
     SHARED_BYTES_PER_SM, THREADS_PER_SM,
 };
+use crate::rest::Rest;
 use crate::scheduler::WorkerPool;
 
 /// The compute capability that a device says it has unless it is told otherwise, as 10 × major + minor:
@@ -71,6 +72,7 @@ pub(crate) struct Devices {
     pub(crate) machine: Arc<Bound>,
     pub(crate) images: ImageCache,
     pub(crate) pool: WorkerPool,
+    pub(crate) rest: Arc<Rest>,
     /// See [`Config::capability`].
     pub(crate) capability: u32,
 }

@@ -38,6 +38,7 @@ mod launch_pool;
 mod memory;
 mod module;
 mod multiprocessor;
+mod rest;
 mod scheduler;
 mod services;
 mod soft_engine;

@@ -71,6 +71,7 @@ impl SoftEngine {
                 machine,
                 images: ImageCache::new(code),
                 pool: WorkerPool::new(config.workers)?,
+                rest: Arc::default(),
                 capability: config.capability,
                 facts: numbers
                     .map(|&number| device_facts(number, memory, config))
@@ -87,6 +88,14 @@ impl Engine for SoftEngine {
 
     fn begins_one_at_a_time(&self) -> bool {
         true
+    }
+
+    fn rest(&self) -> bool {
+        self.devices.rest.begin()
+    }
+
+    fn end_rest(&self) {
+        self.devices.rest.end();
     }
 
     fn lost(&self) -> Option<CUresult> {

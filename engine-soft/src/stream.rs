@@ -98,6 +98,8 @@ impl KernelTime {
 struct StreamState {
     queue: VecDeque<Waiting>,
     busy: bool,
+    /// It is busy with nothing: its head waits in the queue until streams [go on](crate::rest::Rest).
+    is_held: bool,
     context: Arc<Context>,
     priority: i32,
     /// It was destroyed, or its context was, and takes nothing more.
@@ -111,6 +113,8 @@ struct Waiting {
     context: Arc<Context>,
     priority: i32,
     operation: Operation<'static>,
+    /// A part of it is over.
+    has_begun: bool,
 }
 
 /// How far an operation came that was started.
@@ -129,18 +133,21 @@ impl Stream {
         context: Arc<Context>,
         client: Arc<ClientState>,
     ) -> Arc<Self> {
-        Arc::new(Self {
+        let stream = Arc::new(Self {
             slot,
             client,
             state: Mutex::new(StreamState {
                 queue: VecDeque::new(),
                 busy: false,
+                is_held: false,
                 context,
                 priority,
                 ended: false,
             }),
             kernel_time: Mutex::default(),
-        })
+        });
+        stream.client.rest.add(&stream);
+        stream
     }
 
     /// Begins a new stream in the slot of one that has ended.
@@ -191,7 +198,8 @@ impl Stream {
         if state.ended {
             return Err(CUresult::ERROR_INVALID_HANDLE);
         }
-        if state.busy {
+        let is_held = !state.busy && self.client.rest.is_asked();
+        if state.busy || is_held {
             if state.queue.len() as u64 >= STREAM_DEPTH {
                 return Err(CUresult::ERROR_INVALID_VALUE);
             }
@@ -206,8 +214,11 @@ impl Stream {
                 context: Arc::clone(&state.context),
                 priority: state.priority,
                 operation: kept,
+                has_begun: false,
             };
             state.queue.push_back(waiting);
+            state.busy = true;
+            state.is_held |= is_held;
             state.ended = ends;
             return Ok(());
         }
@@ -233,6 +244,19 @@ impl Stream {
         drop(waiting);
     }
 
+    /// Whether something of it is being carried out.
+    pub(crate) fn has_begun(&self) -> bool {
+        let state = self.state.lock();
+        state.busy && !state.is_held
+    }
+
+    /// Begins what was held back.
+    pub(crate) fn go_on(self: &Arc<Self>) {
+        if std::mem::take(&mut self.state.lock().is_held) {
+            self.drive();
+        }
+    }
+
     /// Carries out what waits until something is left to others or nothing waits.
     fn drive(self: &Arc<Self>) {
         let mut until = None;
@@ -242,12 +266,18 @@ impl Stream {
                 state.busy = false;
                 return;
             };
+            if !head.has_begun && self.client.rest.is_asked() {
+                state.queue.push_front(head);
+                state.is_held = true;
+                return;
+            }
             drop(state);
             let Waiting {
                 sequence,
                 context,
                 priority,
                 operation,
+                has_begun: _,
             } = head;
             let bytes = operation.bytes();
             self.client.waited(bytes);
@@ -390,6 +420,7 @@ impl Stream {
             context: Arc::clone(context),
             priority,
             operation: rest,
+            has_begun: true,
         });
         match self.start_grid(part, context, grid, here) {
             Started::Done(Err(code)) => {

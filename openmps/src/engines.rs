@@ -250,10 +250,10 @@ fn make_code_folder() -> Result<Option<PathBuf>, control::FileError> {
     }
 }
 
-/// How a daemon starts a server: this program again, with what the driver reads when it starts. `mps` is the pipe
+/// How a daemon starts a server: a program of ours, with what the driver reads when it starts. `mps` is the pipe
 /// directory of NVIDIA's MPS, if its driver is to be a client of that.
-pub fn server_program(mps: Option<&str>) -> Command {
-    let mut command = control::this_program();
+pub fn server_program(program: &Path, mps: Option<&str>) -> Command {
+    let mut command = Command::new(program);
     let Some(pipe) = mps else {
         command.envs(engine_nvidia::ENVIRONMENT.iter().copied());
         return command;

@@ -259,7 +259,9 @@ pub fn listed(text: &str) -> Option<Vec<Gpu>> {
 
 fn of_engine() -> Result<Vec<Gpu>> {
     // The driver reads its settings when it starts, so that another process must look.
-    let looked = engines::server_program(None).arg("devices").output();
+    let looked = engines::server_program(Path::new(control::OWN_PROGRAM), None)
+        .arg("devices")
+        .output();
     let looked = looked.context("cannot start this program again, to look at the devices")?;
     if !looked.status.success() {
         let why = String::from_utf8_lossy(&looked.stderr);

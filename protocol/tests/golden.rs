@@ -236,6 +236,13 @@ fn packets() -> Vec<(&'static str, Packet)> {
             },
         ),
         ("hands-over", Packet::HandsOver),
+        ("hand-over", Packet::HandOver),
+        (
+            "stays",
+            Packet::Stays {
+                text: "a kernel runs".into(),
+            },
+        ),
         ("former-ended", Packet::FormerEnded { former: 0x0708 }),
         ("terminate", Packet::Terminate { session: 6 }),
         (

@@ -2,12 +2,14 @@
 //! waits for it. Called by `views` and the event loop. Must not know what is shown of a device.
 
 use std::io::{ErrorKind, Read};
+use std::path::Path;
 use std::process::Stdio;
 use std::time::Instant;
 
 use super::Daemon;
 use super::epoll_token::EpollToken;
 use super::error::ScanError;
+use crate::OWN_PROGRAM;
 use crate::commands::device_from_json;
 use crate::views::{DeviceScan, MAX_PRINTED, SCANNED_WITHIN};
 
@@ -18,7 +20,7 @@ impl Daemon {
             return Ok(());
         }
         let log = self.instance.server_log.try_clone_file();
-        let mut child = (self.host.start_server)(None)
+        let mut child = (self.host.start_server)(Path::new(OWN_PROGRAM), None)
             .arg("devices")
             .stdin(Stdio::null())
             .stdout(Stdio::piped())

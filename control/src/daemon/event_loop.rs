@@ -144,7 +144,11 @@ impl Daemon {
             .chain(half_open)
             .chain(logs)
             .chain(self.listen_again)
-            .chain(self.upgrade.as_ref().map(|upgrade| upgrade.deadline))
+            .chain(
+                self.upgrade
+                    .as_ref()
+                    .map(super::upgrade::Upgrade::next_deadline),
+            )
             .chain(self.views.next_deadline())
             .chain(self.underlay.next_deadline())
             .chain(self.contexts.next_deadline(Instant::now()))

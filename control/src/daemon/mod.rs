@@ -18,6 +18,7 @@ mod for_commands;
 mod groups;
 mod half_open;
 mod limit_changes;
+mod moving;
 mod orphaned_servers;
 mod page;
 mod partitions;

@@ -82,7 +82,7 @@ impl Daemon {
         let id = self.number();
         let log = &self.instance.server_log;
         let pipe = underlay.map(|_| process::UNDERLAY_PIPE);
-        let mut command = (self.host.start_server)(pipe);
+        let mut command = (self.host.start_server)(self.program_of_servers(), pipe);
         if let ServerKey::Client(..) = key {
             command.env(process::ONE_CLIENT_VARIABLE, "1");
         }

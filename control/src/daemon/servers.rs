@@ -279,6 +279,7 @@ impl Daemon {
                 self.event("client.taken_over", about, more);
             }
             Packet::HandsOver => self.server_hands_over(id),
+            Packet::Stays { text } => self.server_stays(id, &text),
             Packet::Lost { code } => {
                 server.state = State::Fault;
                 let waiting = std::mem::take(&mut server.waiting);

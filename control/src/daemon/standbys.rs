@@ -23,11 +23,7 @@ use crate::servers::standbys::Standby;
 impl Daemon {
     /// Starts a standby for each user who is to have one, and ends those that can take no place any more.
     pub(super) fn tend_standbys(&mut self, now: Instant) {
-        // On the underlay what ends one context ends all, and another one counts against the clients' own.
-        let are_any = self.options.failover
-            && self.standbys.when != Standby::Never
-            && self.underlay.program.is_none();
-        if !are_any || self.is_quitting() {
+        if !self.has_standbys() || self.is_quitting() {
             return;
         }
         let servers = || self.registry.servers.iter();
@@ -59,6 +55,14 @@ impl Daemon {
                 self.standbys.has_died(uid, now);
             }
         }
+    }
+
+    /// Whether servers stand by where there are clients that could be taken over.
+    pub(super) fn has_standbys(&self) -> bool {
+        // On the underlay what ends one context ends all, and another one counts against the clients' own.
+        self.options.failover
+            && self.standbys.when != Standby::Never
+            && self.underlay.program.is_none()
     }
 
     /// Whether a user has clients that a server has not welcomed yet: what it takes to start another one is theirs.

@@ -21,13 +21,15 @@ use serde_json::json;
 use transport::socket::SocketError;
 
 use super::Daemon;
+use super::moving::Moving;
+use crate::OWN_PROGRAM;
 use crate::commands::{Answer, Awaited};
 use crate::files::directories::Directories;
 use crate::files::handed_on::{HandingOn, VARIABLE};
 use crate::files::safe_fs::is_trusted;
 use crate::groups::GroupKind;
 use crate::host::DAEMON_NAME;
-use crate::servers::registry::Server;
+use crate::servers::registry::{Server, ServerId};
 use crate::startup::notify::READY_VARIABLE;
 
 /// How long a program may take to say its version. The daemon does nothing else meanwhile.
@@ -39,9 +41,21 @@ const SERVED_WITHIN: Duration = Duration::from_secs(70);
 /// What this process is to go on as.
 #[derive(Debug)]
 pub(super) struct Upgrade {
-    program: PathBuf,
+    pub(super) program: PathBuf,
+    /// Servers from this number on are of that program.
+    first: ServerId,
+    /// Clients of servers that run are moved before, while who comes is taken.
+    pub(super) moving: Option<Moving>,
     /// When it stays what it is.
     pub(super) deadline: Instant,
+}
+
+impl Upgrade {
+    /// When there is something to be done about it.
+    pub(super) fn next_deadline(&self) -> Instant {
+        let moving = self.moving.as_ref().and_then(Moving::next_deadline);
+        moving.map_or(self.deadline, |next| next.min(self.deadline))
+    }
 }
 
 /// Why this process does not go on as another program.
@@ -51,10 +65,6 @@ pub(crate) enum UpgradeError {
     Quitting,
     #[error("the daemon is being replaced already")]
     Already,
-    #[error(
-        "servers on a GPU are not replaced yet, only those of the software GPU; nothing was changed"
-    )]
-    Hardware,
     #[error("static partitions (-S) are not handed on; nothing was changed")]
     StaticPartitions,
     #[error("clients wait for another user's to leave, and would be lost; nothing was changed")]
@@ -95,9 +105,6 @@ impl Daemon {
         if self.upgrade.is_some() {
             return Err(UpgradeError::Already);
         }
-        if (self.host.drives_hardware)() {
-            return Err(UpgradeError::Hardware);
-        }
         if self.static_partitions {
             return Err(UpgradeError::StaticPartitions);
         }
@@ -107,7 +114,7 @@ impl Daemon {
         if !self.pending.is_empty() {
             return Err(UpgradeError::Commands);
         }
-        let own = std::fs::read_link("/proc/self/exe").map_err(UpgradeError::Program)?;
+        let own = std::fs::read_link(OWN_PROGRAM).map_err(UpgradeError::Program)?;
         let path = place_of(own);
         check_program(&path)?;
         try_program(&path)?;
@@ -115,23 +122,52 @@ impl Daemon {
             "Going on as {} when no client waits for a server",
             path.display()
         ));
+        let moving = self.begin_to_move();
         self.upgrade = Some(Upgrade {
             program: path,
-            deadline: Instant::now() + SERVED_WITHIN,
+            first: self.number(),
+            deadline: moving.until + SERVED_WITHIN,
+            moving: Some(moving),
         });
-        self.stop_listening();
         Ok(())
+    }
+
+    /// What servers are started from.
+    pub(super) fn program_of_servers(&self) -> &Path {
+        let next = self.upgrade.as_ref();
+        next.map_or(Path::new(OWN_PROGRAM), |upgrade| &upgrade.program)
     }
 
     /// Goes on as the other program, if that was asked for and nobody would be lost. Comes back only if it is not so yet, or fails.
     pub(super) fn upgrade_if_possible(&mut self) {
+        let moving = self.upgrade.as_mut();
+        let moving = moving.and_then(|upgrade| Some((upgrade.moving.take()?, upgrade.first)));
+        if let Some((mut moving, first)) = moving {
+            let waits = self.move_clients(&mut moving, first);
+            if let Some(upgrade) = &mut self.upgrade
+                && waits
+            {
+                upgrade.moving = Some(moving);
+                if upgrade.deadline <= Instant::now() {
+                    self.give_up_upgrade(&UpgradeError::Late);
+                }
+                return;
+            }
+            self.stop_listening();
+        }
         let servers = self.registry.servers.values();
         // Until a server has said that it has a client, what it was told of the client may lie in its socket, and
         // would be lost with this end of it.
         let is_on_its_way = |server: &Server| {
             !server.waiting.is_empty() || server.clients.values().any(|client| !client.attached)
         };
-        let Some(Upgrade { program, deadline }) = &self.upgrade else {
+        let Some(Upgrade {
+            program,
+            deadline,
+            first,
+            ..
+        }) = &self.upgrade
+        else {
             return;
         };
         if !self.half_open.is_empty() || servers.clone().any(is_on_its_way) {
@@ -140,15 +176,33 @@ impl Daemon {
             }
             return;
         }
-        let path = program.clone();
+        let (path, first) = (program.clone(), *first);
         self.upgrade = None;
-        let left = servers.filter(|server| !server.clients.is_empty());
-        let (servers, clients) = left.fold((0, 0), |(servers, clients), server| {
-            (servers + 1, clients + server.clients.len())
-        });
+        let of = |servers: &mut dyn Iterator<Item = &Server>| {
+            servers.fold((0, 0), |(servers, clients), server| {
+                match server.clients.len() {
+                    0 => (servers, clients),
+                    more => (servers + 1, clients + more),
+                }
+            })
+        };
+        let (_, moved) = of(&mut self
+            .registry
+            .servers
+            .range(first..)
+            .map(|(_, server)| server));
+        let (servers, clients) = of(&mut self
+            .registry
+            .servers
+            .range(..first)
+            .map(|(_, server)| server));
+        let mut text = format!("{clients} clients stay on {servers} servers until they end\n");
+        if moved > 0 {
+            text = format!("{moved} clients go on at servers of the new program, {text}");
+        }
         let mut answer = Answer {
-            text: format!("{clients} clients stay on {servers} servers until they end\n"),
-            value: Some(json!({ "clients": clients, "servers": servers })),
+            text,
+            value: Some(json!({ "clients": clients, "servers": servers, "moved": moved })),
             ..Answer::default()
         };
         self.log(answer.text.trim_end());

@@ -91,6 +91,11 @@ impl Standbys {
         user.next <= now
     }
 
+    /// Whether one may be started for a user before this time, as far as is known.
+    pub(crate) fn may_start_before(&self, uid: u32, time: Instant) -> bool {
+        self.users.get(&uid).is_none_or(|user| user.next < time)
+    }
+
     /// A user's has become the server of clients.
     pub(crate) fn was_needed(&mut self, uid: u32, now: Instant) {
         let next = now + A_MOMENT;

@@ -25,9 +25,9 @@ impl server::Log for ServerLog {
     }
 }
 
-/// How a daemon starts a server: this program again, with what tests tell it.
-pub fn server_program(_: Option<&str>) -> std::process::Command {
-    let mut command = control::this_program();
+/// How a daemon starts a server, with what tests tell it.
+pub fn server_program(program: &std::path::Path, _: Option<&str>) -> std::process::Command {
+    let mut command = std::process::Command::new(program);
     for name in ["TEST_SERVER_FAILS", "TEST_SERVER_WAITS"] {
         command.envs(std::env::var_os(name).map(|value| (name, value)));
     }

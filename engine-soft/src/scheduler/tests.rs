@@ -107,6 +107,7 @@ impl Member {
             client: Arc::new(ClientState {
                 observer,
                 scheduler,
+                rest: Arc::default(),
                 account,
                 spaces: Arc::new(RwLock::new(Arc::new(CopySpace::empty()))),
                 facts: Arc::default(),

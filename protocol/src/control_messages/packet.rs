@@ -204,8 +204,8 @@ alternatives! {
             /// Where it was mapped.
             base: u64,
         } = 27,
-        /// Server to daemon, its last: it has lost a device, and what its clients are shown of its work does not change any more.
-        /// Its process ends now. Another server can prepare their sessions, but for what touches their memory.
+        /// Server to daemon, its last: it has lost a device, or is to hand its clients over, and what these are shown of its work does not
+        /// change any more. Its process ends now. Another server can prepare their sessions, but for what touches their memory.
         HandsOver = 28,
         /// Daemon to server: the process of a former server has ended, and the sessions that were prepared go on.
         FormerEnded {
@@ -232,6 +232,14 @@ alternatives! {
             /// The first address.
             base: u64,
         } = 31,
+        /// Daemon to server: its clients are to go over to another server as soon as none of them loses anything by that. It answers
+        /// by [`Packet::HandsOver`] or [`Packet::Stays`], within some seconds.
+        HandOver = 32,
+        /// Server to daemon: its clients cannot go over now, and stay.
+        Stays {
+            /// Why, in words, for the log.
+            text: String,
+        } = 33,
     }
 }
 

@@ -64,6 +64,7 @@ impl MainLoop {
                             running.cancellation.end(Ending::Terminated);
                         }
                     }
+                    Ok(Packet::HandOver) => self.is_asked_to_hand_over = true,
                     Ok(Packet::FormerEnded { former }) => {
                         for running in self.running.values() {
                             running.cancellation.former_ended(former);

@@ -190,6 +190,7 @@ pub fn run_with(
         next_look: Instant::now(),
         hands_over_at: None,
         rest: Rest::default(),
+        is_asked_to_hand_over: false,
     });
     main_loop.watch(&main_loop.connection, DAEMON, EventFlags::IN)?;
     main_loop.watch(&*main_loop.sessions.host.events, EVENTS, EventFlags::IN)?;
@@ -229,6 +230,8 @@ struct MainLoop {
     /// When clients go over to another server, since a device was lost or is at rest.
     hands_over_at: Option<Instant>,
     rest: Rest,
+    /// The daemon waits for an answer to that.
+    is_asked_to_hand_over: bool,
 }
 
 /// What a former server has left of a session's device memory.
@@ -306,8 +309,8 @@ impl MainLoop {
                 self.force_at = None;
                 self.end_all();
             }
-            if self.has_ending() || self.rest.is_waited_for() {
-                self.hand_over_from_left_work();
+            if self.has_ending() || self.rest.is_waited_for() || self.is_asked_to_hand_over {
+                self.hand_over_at_rest();
                 self.check_ending_sessions();
             }
             if let Some(interval) = interval

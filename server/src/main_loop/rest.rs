@@ -1,11 +1,13 @@
 //! A server hands its clients over though no device is lost: a client that has gone has left work that does not end, and that only the end of
-//! this process ends.
+//! this process ends; or the daemon asks for it, since another server is to go on with them.
 //!
 //! Nothing new is given to the devices then, and when nothing runs but what was left, clients go to the next server: nobody has anything
 //! begun, so nobody loses anything. Only where sessions are kept, and all that are here can go over; else it is as `clients` has it.
-//! Called by the main loop while a session is to end. Must not know how an engine keeps work back.
+//! Called by the main loop while a session is to end, and when it is asked. Must not know how an engine keeps work back.
 
 use std::time::{Duration, Instant};
+
+use protocol::control_messages::Packet;
 
 use super::{LOOK, MainLoop, TELLING};
 
@@ -55,41 +57,60 @@ impl Rest {
 }
 
 impl MainLoop {
-    /// Looks whether there is work that a gone client has left, and hands clients over once nothing else runs.
-    pub(super) fn hand_over_from_left_work(&mut self) {
+    /// Looks whether there is reason to hand clients over, and does so once nothing runs that they would lose.
+    pub(super) fn hand_over_at_rest(&mut self) {
         let engine = self.sessions.host.engine.clone();
         match self.rest {
             Rest::Reached => {}
-            Rest::NotBefore(time) if Instant::now() < time => {}
+            Rest::NotBefore(time) if !self.is_asked_to_hand_over && Instant::now() < time => {}
             Rest::No | Rest::NotBefore(_) => {
-                let Some(what) = engine.left_work(LEFT) else {
+                let Some(why) = self.why_hand_over() else {
                     return;
                 };
                 if self.can_hand_over() {
                     self.log_line(&format!(
-                        "{} has gone and left work that does not end: {what}. When nothing else runs, another server takes all other \
-                         clients over",
-                        self.names_of_ending()
+                        "{why}. When nothing else runs, another server takes all other clients over"
                     ));
                     self.rest = Rest::Since(Instant::now());
+                } else {
+                    self.say_that_all_stay("not all of its clients can go over");
                 }
             }
             Rest::Since(since) => {
-                if !self.can_hand_over() || engine.left_work(LEFT).is_none() {
+                if !self.can_hand_over() || self.why_hand_over().is_none() {
                     engine.end_rest();
                     self.rest = Rest::No;
+                    self.say_that_all_stay("not all of its clients can go over any more");
                 } else if engine.rest() {
                     self.rest = Rest::Reached;
                     self.hands_over_at = Some(Instant::now() + TELLING);
                 } else if since.elapsed() > MOST {
                     engine.end_rest();
                     self.rest = Rest::NotBefore(Instant::now() + AGAIN);
-                    self.log_line(&format!(
-                        "Others' work has not ended within {} s: all stay here for now",
-                        MOST.as_secs()
-                    ));
+                    let late = format!("work has not ended within {} s", MOST.as_secs());
+                    self.log_line(&format!("Others' {late}: all stay here for now"));
+                    self.say_that_all_stay(&late);
                 }
             }
+        }
+    }
+
+    /// Why clients are to go over, if they are.
+    fn why_hand_over(&self) -> Option<String> {
+        if self.is_asked_to_hand_over {
+            return Some("The daemon asks to hand over".into());
+        }
+        let what = self.sessions.host.engine.left_work(LEFT)?;
+        let who = self.names_of_ending();
+        Some(format!(
+            "{who} has gone and left work that does not end: {what}"
+        ))
+    }
+
+    /// Answers the daemon, if it has asked.
+    fn say_that_all_stay(&mut self, why: &str) {
+        if std::mem::take(&mut self.is_asked_to_hand_over) {
+            self.send(&Packet::Stays { text: why.into() });
         }
     }
 
