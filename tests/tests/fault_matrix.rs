@@ -23,7 +23,7 @@ fn expected(wrong: Wrong) -> (&'static str, &'static str, bool) {
         Wrong::Terminated(_) => ("told 810", "exact", true),
         Wrong::Limited(_) => ("told 702", "exact", true),
         Wrong::Killed(_) => ("killed", "exact", true),
-        Wrong::Stopped | Wrong::Daemon => ("exact", "exact", false),
+        Wrong::Stopped | Wrong::Daemon | Wrong::Upgrade => ("exact", "exact", false),
         // Nobody takes over: all clients of a server end with it.
         Wrong::Server(_) => ("told 806", "told 806", false),
         // Of those who were in a kernel [`check`] lets each be told so.
@@ -89,6 +89,7 @@ fn a_fault_an_endless_kernel_and_a_kill_beside_each_neighbour() {
         "endless kernel, limited",
         "SIGKILL mid-copy",
         "server SIGKILL, --failover",
+        "upgrade, --failover",
     ];
     for (name, wrong) in WRONGS.iter().filter(|(name, _)| chosen.contains(name)) {
         for neighbours in NEIGHBOURS {

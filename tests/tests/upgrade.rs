@@ -133,7 +133,7 @@ fn the_program_that_was_put_in_place_is_run_and_one_that_cannot_be_changes_nothi
     std::fs::copy(tests::daemon::openmps(), &program).unwrap();
     let pipe = folder.path().join("pipe");
     let mut daemon = Command::new(&program)
-        .args(["control", "-f"])
+        .args(["control", "-f", "--failover"])
         .env("CUDA_MPS_PIPE_DIRECTORY", &pipe)
         .env("CUDA_MPS_LOG_DIRECTORY", folder.path().join("log"))
         .env("HOME", folder.path())
@@ -143,7 +143,14 @@ fn the_program_that_was_put_in_place_is_run_and_one_that_cannot_be_changes_nothi
         .unwrap();
     let control = |arguments: &[&str]| tests::daemon::control_at(&pipe, arguments);
     eventually("the daemon answers", || control(&["ping"]).status.success());
-    let own = || std::fs::read_link(format!("/proc/{}/exe", daemon.id())).unwrap();
+    let run_by = |process: u32| std::fs::read_link(format!("/proc/{process}/exe")).unwrap();
+    let own = || run_by(daemon.id());
+    let mut client = Command::new(tests::daemon::openmps());
+    client.args(["run", "--"]).arg(tests::daemon::probe());
+    client
+        .arg("bystander")
+        .env("CUDA_MPS_PIPE_DIRECTORY", &pipe);
+    let client = bystander(&mut client);
     let put = |from: &Path| {
         let new = folder.path().join("new");
         std::fs::copy(from, &new).unwrap();
@@ -181,9 +188,14 @@ fn the_program_that_was_put_in_place_is_run_and_one_that_cannot_be_changes_nothi
     assert!(done.status.success(), "{done:?}");
     assert_eq!(
         String::from_utf8_lossy(&done.stdout),
-        "{\"clients\":0,\"servers\":0}\n"
+        "{\"clients\":0,\"moved\":1,\"servers\":0}\n"
     );
     assert_eq!(own(), program);
+    let log = std::fs::read_to_string(folder.path().join("log/control.log")).unwrap();
+    let (before, _) = log.split_once(", which stood by, takes").expect(&log);
+    let (_, server) = before.rsplit_once(' ').unwrap();
+    assert_eq!(run_by(server.parse().unwrap()), program);
+    assert!(over(client) > 1);
     assert!(control(&["quit", "-t", "1"]).status.success());
     assert!(daemon.wait().unwrap().success());
 }

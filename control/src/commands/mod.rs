@@ -80,7 +80,7 @@ pub const COMMANDS: &[Command] = &[
     },
     Command {
         name: "upgrade",
-        what: "go on as the program now installed: running clients stay on their servers, later ones get new ones",
+        what: "go on as the program now installed: running clients go over to its servers (--failover) or stay, later ones get new ones",
         changes: true,
         run: servers::upgrade,
         ..PLAIN

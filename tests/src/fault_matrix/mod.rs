@@ -39,6 +39,8 @@ pub enum Wrong {
     Failover(i32),
     /// The daemon is killed.
     Daemon,
+    /// The daemon goes on as the program now installed, and clients at servers of that.
+    Upgrade,
     /// An illegal address, and nobody can write a log.
     DiskFull,
 }
@@ -63,6 +65,7 @@ pub const WRONGS: &[(&str, Wrong)] = &[
     ("server SIGSEGV, --failover", Wrong::Failover(libc::SIGSEGV)),
     ("server SIGKILL, --failover", Wrong::Failover(libc::SIGKILL)),
     ("daemon SIGKILL", Wrong::Daemon),
+    ("upgrade, --failover", Wrong::Upgrade),
     ("out of GPU memory", Wrong::Client("out-of-memory")),
     ("disk full", Wrong::DiskFull),
 ];
@@ -128,7 +131,7 @@ pub fn cell(
     (_, work, count): (&str, &str, usize),
 ) -> Cell {
     let options: &[&str] = match wrong {
-        Wrong::Failover(_) => &["--failover"],
+        Wrong::Failover(_) | Wrong::Upgrade => &["--failover"],
         _ => &[],
     };
     let scene = Scene::start(sharing, program, options, wrong == Wrong::DiskFull);
@@ -175,7 +178,7 @@ fn culprit(scene: &Scene, wrong: Wrong) -> Client {
         }
         Wrong::Limited(what) => scene.limited_client(&["guilty", what]),
         Wrong::DiskFull => scene.client(&["guilty", "illegal-address"]),
-        Wrong::Stopped | Wrong::Server(_) | Wrong::Failover(_) | Wrong::Daemon => {
+        Wrong::Stopped | Wrong::Server(_) | Wrong::Failover(_) | Wrong::Daemon | Wrong::Upgrade => {
             scene.client(&["neighbour", "kernels"])
         }
     }
@@ -225,6 +228,14 @@ fn do_wrong(scene: &Scene, culprit: &mut Client, wrong: Wrong) -> String {
             }
         }
         Wrong::Daemon => signal(scene.daemon(), Signal::KILL),
+        Wrong::Upgrade => {
+            let went_over = |said: &String| {
+                said.contains("go on at servers of the new program, 0 clients stay")
+            };
+            if scene.control("upgrade").filter(went_over).is_none() {
+                return "no upgrade".into();
+            }
+        }
     }
     if matches!(wrong, Wrong::Server(_) | Wrong::Failover(_)) {
         std::thread::sleep(AFTERWARDS);

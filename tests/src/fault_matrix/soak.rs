@@ -66,7 +66,11 @@ pub fn soak(
     let of_clients = |wrong: &Wrong| {
         !matches!(
             wrong,
-            Wrong::Server(_) | Wrong::Failover(_) | Wrong::Daemon | Wrong::DiskFull
+            Wrong::Server(_)
+                | Wrong::Failover(_)
+                | Wrong::Daemon
+                | Wrong::Upgrade
+                | Wrong::DiskFull
         )
     };
     let wrongs: Vec<Wrong> = WRONGS.iter().map(|row| row.1).filter(of_clients).collect();
