@@ -17,6 +17,8 @@ const LEFT: Duration = Duration::from_secs(3);
 /// How long clients that are here may be kept waiting for each other's work to end, and when it is tried again. Kernels that take longer keep
 /// all from going over.
 const MOST: Duration = Duration::from_secs(1);
+/// The same where the daemon asks, which it does once.
+const MOST_ASKED: Duration = Duration::from_secs(3);
 const AGAIN: Duration = Duration::from_secs(10);
 
 /// How often it is looked meanwhile whether anything runs.
@@ -60,6 +62,10 @@ impl MainLoop {
     /// Looks whether there is reason to hand clients over, and does so once nothing runs that they would lose.
     pub(super) fn hand_over_at_rest(&mut self) {
         let engine = self.sessions.host.engine.clone();
+        let most = match self.is_asked_to_hand_over {
+            true => MOST_ASKED,
+            false => MOST,
+        };
         match self.rest {
             Rest::Reached => {}
             Rest::NotBefore(time) if !self.is_asked_to_hand_over && Instant::now() < time => {}
@@ -84,10 +90,10 @@ impl MainLoop {
                 } else if engine.rest() {
                     self.rest = Rest::Reached;
                     self.hands_over_at = Some(Instant::now() + TELLING);
-                } else if since.elapsed() > MOST {
+                } else if since.elapsed() > most {
                     engine.end_rest();
                     self.rest = Rest::NotBefore(Instant::now() + AGAIN);
-                    let late = format!("work has not ended within {} s", MOST.as_secs());
+                    let late = format!("work has not ended within {} s", most.as_secs());
                     self.log_line(&format!("Others' {late}: all stay here for now"));
                     self.say_that_all_stay(&late);
                 }
