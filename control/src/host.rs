@@ -10,6 +10,9 @@ use crate::compute_mode;
 /// The version of the driver API that is offered, as NVIDIA's programs print it.
 pub const BINARY_VERSION: u32 = 13000;
 
+/// This program, whatever has become of its file.
+pub const OWN_PROGRAM: &str = "/proc/self/exe";
+
 /// The name that the daemon has in process lists.
 pub const DAEMON_NAME: &str = "nvidia-cuda-mps-control";
 

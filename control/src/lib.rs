@@ -45,7 +45,7 @@ pub use files::directories::{self, Directories, VariableError, is_path_list};
 pub use files::error::{FileError, ProgramError};
 pub use files::instance::{CLOSED_FILES, ClosedFile};
 pub use files::safe_path::open_directory;
-pub use host::{BINARY_VERSION, HostProgram};
+pub use host::{BINARY_VERSION, HostProgram, OWN_PROGRAM};
 pub use servers::limits::SettingError;
 pub use startup::notify;
 // The grammar of sizes, for those who read settings as the daemon does.
@@ -96,9 +96,6 @@ pub fn main(arguments: &[String], host: HostProgram) -> ExitCode {
 pub fn limits_in_environment() -> Result<(), SettingError> {
     servers::limits::limits_in_environment().map(drop)
 }
-
-/// This program, whatever has become of its file.
-pub const OWN_PROGRAM: &str = "/proc/self/exe";
 
 /// How a process is started that is another of this program.
 #[must_use]

@@ -1,14 +1,21 @@
 //! Whether streams begin anything: not while a server that is about to hand its clients over waits for what they have begun.
 //!
 //! Owns the word that streams look at before each operation, and knows all streams. Kept with the devices, called by the engine. Must not
-//! know what an operation does.
+//! know what a stream is beyond that.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 
-use crate::stream::Stream;
+/// What carries out operations one after the other.
+pub(crate) trait InOrder: std::fmt::Debug + Send + Sync {
+    /// Whether it is carrying something out.
+    fn has_begun(&self) -> bool;
+
+    /// Begins what was held back.
+    fn go_on(self: Arc<Self>);
+}
 
 /// Whether streams begin anything.
 #[derive(Debug, Default)]
@@ -19,20 +26,20 @@ pub(crate) struct Rest {
 
 #[derive(Debug, Default)]
 struct Streams {
-    all: Vec<Weak<Stream>>,
+    all: Vec<Weak<dyn InOrder>>,
     /// How many there may be before those that are gone are looked for.
     most: usize,
 }
 
 impl Rest {
     /// A stream is to be waited for.
-    pub(crate) fn add(&self, stream: &Arc<Stream>) {
+    pub(crate) fn add(&self, stream: Weak<dyn InOrder>) {
         let mut streams = self.streams.lock();
         if streams.all.len() >= streams.most {
             streams.all.retain(|stream| stream.strong_count() > 0);
             streams.most = 2 * streams.all.len() + 64;
         }
-        streams.all.push(Arc::downgrade(stream));
+        streams.all.push(stream);
     }
 
     /// Whether nothing is to be begun. A stream asks with its state locked, as [`Rest::begin`] looks at it, so that one of the two sees
@@ -55,7 +62,7 @@ impl Rest {
         }
     }
 
-    fn living(&self) -> Vec<Arc<Stream>> {
+    fn living(&self) -> Vec<Arc<dyn InOrder>> {
         let streams = self.streams.lock();
         streams.all.iter().filter_map(Weak::upgrade).collect()
     }

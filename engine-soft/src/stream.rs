@@ -25,6 +25,7 @@ use crate::family::graph::GraphRun;
 use crate::family::{Launched, Origin};
 use crate::grid::Place;
 use crate::memory;
+use crate::rest::InOrder;
 use crate::work::{Job, JobSource, Part, Piece, Progress, SliceClock, Spent, Task, run_contained};
 
 /// Kernels that are expected to take at most this long are run by the thread that brings them.
@@ -146,7 +147,8 @@ impl Stream {
             }),
             kernel_time: Mutex::default(),
         });
-        stream.client.rest.add(&stream);
+        let weak = Arc::downgrade(&stream);
+        stream.client.rest.add(weak);
         stream
     }
 
@@ -242,19 +244,6 @@ impl Stream {
     pub(crate) fn clear(&self) {
         let waiting = std::mem::take(&mut self.state.lock().queue);
         drop(waiting);
-    }
-
-    /// Whether something of it is being carried out.
-    pub(crate) fn has_begun(&self) -> bool {
-        let state = self.state.lock();
-        state.busy && !state.is_held
-    }
-
-    /// Begins what was held back.
-    pub(crate) fn go_on(self: &Arc<Self>) {
-        if std::mem::take(&mut self.state.lock().is_held) {
-            self.drive();
-        }
     }
 
     /// Carries out what waits until something is left to others or nothing waits.
@@ -515,6 +504,19 @@ impl Stream {
         jobs.begin(in_flight);
         scheduler.submit(account, Arc::new(job), threads);
         Started::Running
+    }
+}
+
+impl InOrder for Stream {
+    fn has_begun(&self) -> bool {
+        let state = self.state.lock();
+        state.busy && !state.is_held
+    }
+
+    fn go_on(self: Arc<Self>) {
+        if std::mem::take(&mut self.state.lock().is_held) {
+            self.drive();
+        }
     }
 }
 

@@ -9,8 +9,8 @@ use std::time::Instant;
 use super::Daemon;
 use super::epoll_token::EpollToken;
 use super::error::ScanError;
-use crate::OWN_PROGRAM;
 use crate::commands::device_from_json;
+use crate::host::OWN_PROGRAM;
 use crate::views::{DeviceScan, MAX_PRINTED, SCANNED_WITHIN};
 
 impl Daemon {

@@ -6,35 +6,14 @@
 //!
 //! Called by `upgrade`, and by `servers` when a server has answered. Must not know what is kept of a session.
 
-use std::collections::BTreeSet;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use protocol::control_messages::Packet;
 
 use super::Daemon;
+use crate::servers::moving::Moving;
 use crate::servers::placement::ServerKey;
 use crate::servers::registry::{Server, ServerId, State};
-
-/// How long clients are moved. Those that were not by then stay.
-const MOVED_WITHIN: Duration = Duration::from_secs(30);
-
-/// How far it is.
-#[derive(Debug)]
-pub(super) struct Moving {
-    /// Until when another server is asked.
-    pub(super) until: Instant,
-    /// The server that was asked, until it has answered and is gone.
-    asked: Option<ServerId>,
-    /// Servers that keep their clients.
-    stay: BTreeSet<ServerId>,
-}
-
-impl Moving {
-    /// When it is over, unless a server's answer is waited for.
-    pub(super) fn next_deadline(&self) -> Option<Instant> {
-        self.asked.is_none().then_some(self.until)
-    }
-}
 
 impl Daemon {
     /// Begins to move clients, to standbys that are started from now on.
@@ -49,11 +28,7 @@ impl Daemon {
                 self.shut_down_server(id, false, None);
             }
         }
-        Moving {
-            until: Instant::now() + MOVED_WITHIN,
-            asked: None,
-            stay: BTreeSet::new(),
-        }
+        Moving::begin(Instant::now())
     }
 
     /// Moves the clients of the next server that is older than `first`. Whether there is something to be waited for.

@@ -21,14 +21,14 @@ use serde_json::json;
 use transport::socket::SocketError;
 
 use super::Daemon;
-use super::moving::Moving;
-use crate::OWN_PROGRAM;
 use crate::commands::{Answer, Awaited};
 use crate::files::directories::Directories;
 use crate::files::handed_on::{HandingOn, VARIABLE};
 use crate::files::safe_fs::is_trusted;
 use crate::groups::GroupKind;
 use crate::host::DAEMON_NAME;
+use crate::host::OWN_PROGRAM;
+use crate::servers::moving::Moving;
 use crate::servers::registry::{Server, ServerId};
 use crate::startup::notify::READY_VARIABLE;
 

@@ -8,6 +8,7 @@ pub mod faults;
 pub(crate) mod handovers;
 pub(crate) mod kept_session;
 pub(crate) mod limits;
+pub(crate) mod moving;
 pub mod placement;
 pub mod process;
 pub(crate) mod registry;
