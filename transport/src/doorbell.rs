@@ -39,9 +39,9 @@ const MOMENTS: Duration = Duration::from_micros(400);
 /// awake clients than processors, two who wait for each other would else have one in turns, for milliseconds each.
 const ALONE: Duration = Duration::from_micros(5);
 
-/// For how long somebody looks at most who takes a processor from what it waits for: as long as the shortest such work takes, which
-/// would be over before a sleeper is awake. To yield is no help there: the kernel gives the processor back soon after.
-const AMONG_ALL: Duration = Duration::from_micros(20);
+/// For how long somebody looks at most who takes a processor from what it waits for: about as long as it takes to be woken, so that neither
+/// costs more than twice what the other would have. To yield is no help there: the kernel gives the processor back soon after.
+const AMONG_ALL: Duration = Duration::from_micros(50);
 
 /// A waiter word that was taken down because it is a matter of moments.
 const PRE_WOKEN: u64 = 2;

@@ -180,6 +180,11 @@ impl Context {
         self.device.gate().others_run(&self.running, now)
     }
 
+    /// Whether other contexts may have work with the driver now.
+    pub(crate) fn others_may_run(&self) -> bool {
+        self.device.gate().others_may_run(&self.running)
+    }
+
     /// An operation that passed the gate is done.
     pub(crate) fn operation_done(&self) {
         self.running.operation_done();

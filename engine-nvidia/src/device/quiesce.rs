@@ -180,6 +180,15 @@ impl QuiesceGate {
         self.busy.load(Ordering::Relaxed) > own
     }
 
+    /// Whether another context may have operations with the driver now.
+    pub(crate) fn others_may_run(&self, running: &Running) -> bool {
+        let Some(clients) = self.clients.try_lock() else {
+            return true;
+        };
+        let mut others = clients.iter().filter_map(Weak::upgrade);
+        others.any(|other| !std::ptr::eq(&raw const *other, running) && other.has_operations())
+    }
+
     /// Sets how long what a client that has gone had running may take to its end.
     pub(crate) fn set_grace(&self, grace: Duration) {
         let milliseconds = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);

@@ -10,6 +10,9 @@ use cuda_abi::CUresult;
 use cuda_abi::types::CUjit_option;
 use protocol::operations::{IMAGE_REGISTERS_SHIFT, IMAGE_VERBOSE};
 
+/// What a program is told of bytes that are no image, or not all of one.
+pub(super) const NO_IMAGE: &[u8] = b"error: the bytes are no CUDA image\n";
+
 /// More options than there are kinds of them.
 const MOST: u32 = 256;
 
@@ -123,7 +126,7 @@ impl Jit {
     /// Tells the program of what is no image at all.
     pub(crate) fn log_no_image(&self, code: CUresult) {
         if code == CUresult::ERROR_INVALID_IMAGE {
-            self.write_logs(b"", b"error: the bytes are no CUDA image\n");
+            self.write_logs(b"", NO_IMAGE);
         }
     }
 

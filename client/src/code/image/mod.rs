@@ -21,7 +21,7 @@ use crate::context;
 use crate::os::process_maps::file_at;
 use crate::session::connection::Connection;
 use find::FoundImage;
-use jit::Jit;
+use jit::{Jit, NO_IMAGE};
 
 /// Bytes that one record announces.
 const PIECE: usize = 1 << 20;
@@ -176,7 +176,13 @@ unsafe fn request_load(
     options: u32,
 ) -> Result<(CUresult, Vec<u8>, Vec<u8>), CUresult> {
     // SAFETY: the caller vouches that the program keeps the whole image where it was found during this call.
-    unsafe { upload(connection, number, found)? };
+    match unsafe { upload(connection, number, found) } {
+        // It is not all there.
+        Err(code @ CUresult::ERROR_INVALID_IMAGE) => {
+            return Ok((code, Vec::new(), NO_IMAGE.to_vec()));
+        }
+        sent => sent?,
+    }
     let room = connection.stage(DESCRIPTION)?;
     // Code is loaded where the thread's context is, which need not be made yet. Without one any device will do.
     let device = context::current_as_it_is()

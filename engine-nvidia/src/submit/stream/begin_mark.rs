@@ -1,7 +1,7 @@
 //! Whether the GPU has begun with the kernels that a stream was given since it last had nothing to do. Where the device dies,
 //! what it has not begun can be done by another server as if nothing had been.
 //!
-//! Owns a word that a kernel writes before the first of them: a device that a fault has stopped goes on to write words by
+//! Owns a word that a kernel writes before the first of them, where others have work on the device: a device that a fault has stopped goes on to write words by
 //! itself, but begins with no kernel. Called by the stream. Must not know what the work is.
 
 use std::sync::Arc;
@@ -50,6 +50,11 @@ impl BeginMark {
             before
         };
         self.value.store(value, Ordering::Release);
+    }
+
+    /// What comes next counts as begun.
+    pub(super) fn pass_over(&self) {
+        self.value.store(self.word.load(), Ordering::Release);
     }
 
     /// Whether the GPU may have begun.

@@ -176,9 +176,13 @@ impl Stream {
             && matches!(work, CommandKind::Launch(_) | CommandKind::Run(..))
             && let Ok(driver) = self.device().enter()
         {
-            // The first kernel: nothing is gathered yet that would go before the mark.
+            // The first kernel: nothing is gathered yet that would go before the mark. Where nobody else has anything with the driver
+            // no fault of others' has stopped the device, and the kernel begins at once: it needs no mark.
             state.is_marked = true;
-            mark.set(self.device(), driver, state.raw.0);
+            match self.context.others_may_run() {
+                true => mark.set(self.device(), driver, state.raw.0),
+                false => mark.pass_over(),
+            }
         }
         state.completion_predictor.add(work.signature());
         state.wait_predictor.learn(false);
