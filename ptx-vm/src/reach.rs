@@ -18,7 +18,7 @@ use super::memory::AddressSpace;
 use super::regs::{Bytes, STRIP};
 
 /// Loads and stores of global memory are told apart by their number modulo this: each finds its own array.
-pub(crate) const RANGES: usize = 8;
+pub(crate) const RANGES: usize = 16;
 /// The longest row that is read at once, and what limits leave free at the end.
 pub(crate) const LONGEST: u64 = 256;
 
