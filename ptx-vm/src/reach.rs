@@ -88,6 +88,8 @@ pub(crate) struct Reach {
     left: [[u16; STRIPS]; PLACES],
     /// How many turns of a strip may still be made.
     turns: u32,
+    /// Where a lane's code stores what is not to be stored anywhere (`segment::unguarded`).
+    nowhere: u64,
     /// The generation of memory that the ranges are of.
     generation: u64,
 }
@@ -106,6 +108,7 @@ impl Reach {
     pub(crate) const SCRATCH: usize = offset_of!(Self, scratch);
     pub(crate) const RUNNING: usize = offset_of!(Self, running);
     pub(crate) const TURNS: usize = offset_of!(Self, turns);
+    pub(crate) const NOWHERE: usize = offset_of!(Self, nowhere);
 
     /// Where the lanes stand that are before a block of a loop; after the last block, those before the next turn.
     pub(crate) fn before(block: usize) -> usize {
@@ -208,6 +211,7 @@ impl Reach {
             before: [0; LOOP_BLOCKS + 1],
             left: [[0; STRIPS]; PLACES],
             turns: 0,
+            nowhere: 0,
             generation,
         }
     }

@@ -19,6 +19,7 @@
 mod allocate;
 mod ask;
 mod branch;
+mod careful;
 mod decided;
 mod elements;
 mod encode;
@@ -45,6 +46,7 @@ mod step;
 mod sum;
 mod tag;
 mod transfer;
+mod unguarded;
 mod widen;
 
 use super::ir::Reg;

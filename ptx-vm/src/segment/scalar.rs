@@ -11,6 +11,7 @@ use std::collections::{HashMap, HashSet};
 
 use super::ask::TransferFacts;
 use super::branch::{Label, When};
+use super::careful::Careful;
 use super::elements::{Element, Elements};
 use super::encode::Assembler;
 use super::general::{Place, R11, RAX, RCX, RDX, RSI, Single, TURNS, op, when};
@@ -18,6 +19,7 @@ use super::lives::{self, Ending};
 use super::neighbours::{AllNeighbours, Neighbours};
 use super::repeat::{Loop, LoopEdge, LoopEnd, LoopRun};
 use super::step::{RegisterSlot, SegmentStep};
+use super::unguarded::{Differing, OnlyIf};
 use crate::ir::Reg;
 use crate::isa::Target;
 use crate::reach::{PLACES, Reach};
@@ -82,25 +84,14 @@ pub(super) struct Scalar<'a> {
     pub(super) known: Option<(Neighbours, u8)>,
     /// A register that the last step loads, and only the next one reads; where that reads it in memory if it was not loaded.
     pub(super) factor: Option<(Reg, Option<Place>)>,
-    careful: Vec<Careful>,
-}
-
-/// A run whose elements may be missing, to be made behind the loop.
-struct Careful {
-    label: Label,
-    back: usize,
-    number: usize,
-    steps: Vec<SegmentStep>,
-    before: Homes,
-    after: Homes,
-}
-
-/// Where registers are, which ones are free, and how many loads and stores there have been.
-#[derive(Clone, PartialEq)]
-struct Homes {
-    homes: HashMap<Reg, Home>,
-    free: [Vec<u8>; 2],
-    transfers: usize,
+    /// Where an access goes on that may be outside of what is known, if the executor is not asked there.
+    pub(super) instead: Option<Label>,
+    /// The last access of a run is made on this condition only, without a jump.
+    pub(super) only_if: Option<OnlyIf>,
+    pub(super) differing: Vec<Differing>,
+    /// The registers that the loop writes.
+    pub(super) written: HashSet<Reg>,
+    pub(super) careful: Vec<Careful>,
 }
 
 /// Compiles a loop, as [`super::compile`] does a segment; one turn of it is a lane's. `None` if it has steps that are not for
@@ -135,6 +126,10 @@ pub(super) fn compile(
         neighbours,
         known: None,
         factor: None,
+        instead: None,
+        only_if: None,
+        differing: Vec::new(),
+        written: HashSet::new(),
         careful: Vec::new(),
     };
     let kept = scalar.settle(repeated)?;
@@ -214,6 +209,9 @@ pub(super) fn compile(
     for careful in std::mem::take(&mut scalar.careful) {
         scalar.make_careful(careful)?;
     }
+    for differing in std::mem::take(&mut scalar.differing) {
+        scalar.make_differing(differing);
+    }
     let mut failed = Label::default();
     for asked in std::mem::take(&mut scalar.asked) {
         scalar.ask(asked, &mut failed)?;
@@ -240,6 +238,7 @@ impl Scalar<'_> {
             }
             written.extend(step.d.iter().copied());
         }
+        self.written.clone_from(&written);
         if written.iter().any(|&reg| !(self.slot_of)(reg).varying) {
             return None;
         }
@@ -413,6 +412,12 @@ impl Scalar<'_> {
             starts.push(self.out.code.len());
             self.flags = None;
             for run in &block.runs {
+                if let Some(careful) = self.unguarded(number, run) {
+                    self.careful.push(careful?);
+                    self.flags = None;
+                    number += 1;
+                    continue;
+                }
                 let mut skipped = Label::default();
                 if let Some((on, negated)) = run.guard {
                     let holds = self.test(on, negated)?;
@@ -503,13 +508,14 @@ impl Scalar<'_> {
             back: self.out.code.len(),
             number,
             steps: run.steps.clone(),
+            guard: None,
             before,
             after: self.state(),
         });
         Some(())
     }
 
-    fn steps(&mut self, number: usize, steps: &[SegmentStep]) -> Option<()> {
+    pub(super) fn steps(&mut self, number: usize, steps: &[SegmentStep]) -> Option<()> {
         self.length = steps.len();
         for (at, step) in steps.iter().enumerate() {
             self.now = (number, at);
@@ -527,34 +533,8 @@ impl Scalar<'_> {
         Some(())
     }
 
-    fn state(&self) -> Homes {
-        Homes {
-            homes: self.homes.clone(),
-            free: self.free.clone(),
-            transfers: self.transfers,
-        }
-    }
-
-    /// The code behind the loop for a run whose elements may be missing. The flags are then as the run leaves them, which the branch
-    /// behind it may ask.
-    fn make_careful(&mut self, careful: Careful) -> Option<()> {
-        self.out.bind(careful.label);
-        let Homes {
-            homes,
-            free,
-            transfers,
-        } = careful.before;
-        (self.homes, self.free, self.transfers) = (homes, free, transfers);
-        self.steps(careful.number, &careful.steps)?;
-        if self.state() != careful.after {
-            return None;
-        }
-        self.out.jump_back(careful.back);
-        Some(())
-    }
-
     /// The condition on which a predicate holds, or does not; the flags say it.
-    fn test(&mut self, on: Reg, negated: bool) -> Option<u8> {
+    pub(super) fn test(&mut self, on: Reg, negated: bool) -> Option<u8> {
         if let Some((known, holds)) = self.flags
             && known == on
         {

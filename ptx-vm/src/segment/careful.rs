@@ -1,0 +1,64 @@
+//! Runs of a loop that lanes go through alone which are there twice: quick, as long as all is inside of what is known, and careful, behind
+//! the loop, where the executor is asked. Both leave the same registers in the same places.
+//!
+//! Called by `scalar`. Must not know what makes the quick one quick.
+
+use std::collections::HashMap;
+
+use super::branch::Label;
+use super::scalar::{Home, Scalar};
+use super::step::SegmentStep;
+use crate::ir::Reg;
+
+/// A run once more, in which the executor is asked, to be made behind the loop.
+pub(super) struct Careful {
+    pub(super) label: Label,
+    pub(super) back: usize,
+    pub(super) number: usize,
+    pub(super) steps: Vec<SegmentStep>,
+    /// As that of a run.
+    pub(super) guard: Option<(Reg, bool)>,
+    pub(super) before: Homes,
+    pub(super) after: Homes,
+}
+
+/// Where registers are, which ones are free, and how many loads and stores there have been.
+#[derive(Clone, PartialEq)]
+pub(super) struct Homes {
+    homes: HashMap<Reg, Home>,
+    free: [Vec<u8>; 2],
+    transfers: usize,
+}
+
+impl Scalar<'_> {
+    pub(super) fn state(&self) -> Homes {
+        Homes {
+            homes: self.homes.clone(),
+            free: self.free.clone(),
+            transfers: self.transfers,
+        }
+    }
+
+    /// The code behind the loop for a run whose elements may be missing. The flags are then as the run leaves them, which the branch
+    /// behind it may ask.
+    pub(super) fn make_careful(&mut self, careful: Careful) -> Option<()> {
+        self.out.bind(careful.label);
+        let Homes {
+            homes,
+            free,
+            transfers,
+        } = careful.before;
+        (self.homes, self.free, self.transfers) = (homes, free, transfers);
+        self.flags = None;
+        if let Some((on, negated)) = careful.guard {
+            let holds = self.test(on, negated)?;
+            self.out.jump_back_if(holds ^ 1, careful.back);
+        }
+        self.steps(careful.number, &careful.steps)?;
+        if self.state() != careful.after {
+            return None;
+        }
+        self.out.jump_back(careful.back);
+        Some(())
+    }
+}
