@@ -13,7 +13,7 @@ pub(super) const RSI: u8 = 6;
 pub(super) const RDI: u8 = 7;
 pub(super) const R11: u8 = 11;
 pub(super) const TURNS: u8 = 15;
-const R10: u8 = 10;
+pub(super) const R10: u8 = 10;
 /// Those that the code keeps for its caller, an even number.
 const KEPT: [u8; 6] = [3, 5, 12, 13, 14, 15];
 

@@ -213,12 +213,12 @@ fn test(negated: bool) -> Opcode {
 
 impl Assembler {
     /// eax = the lanes of the strip with which the code was called
-    pub(super) fn lanes_of_strip(&mut self) {
+    fn lanes_of_strip(&mut self) {
         self.code.extend_from_slice(&[0x0f, 0xb7, 0x04, 0x71]); // movzx eax, word [rcx + 2*rsi]
     }
 
     /// The strip's place at [r10 + place] = ax
-    pub(super) fn set_left(&mut self, place: usize) {
+    fn set_left(&mut self, place: usize) {
         self.code.extend_from_slice(&[0x66, 0x41]);
         self.reach([0x89, 0x84, 0x72], place); // mov [r10 + 2*rsi + place], ax
     }

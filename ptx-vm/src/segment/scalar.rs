@@ -14,7 +14,7 @@ use super::branch::{Label, When};
 use super::careful::Careful;
 use super::elements::{Element, Elements};
 use super::encode::Assembler;
-use super::general::{Place, R11, RAX, RCX, RDX, RSI, Single, TURNS, op, when};
+use super::general::{Place, R10, R11, RAX, RCX, RDX, RSI, Single, TURNS, op, when};
 use super::lives::{self, Ending};
 use super::neighbours::{AllNeighbours, Neighbours};
 use super::repeat::{Loop, LoopEdge, LoopEnd, LoopRun};
@@ -138,14 +138,15 @@ pub(super) fn compile(
     for (register, place) in [(RSI, STRIP), (RDX, LAST), (RCX, MASKS)] {
         out.general(true, op::STORE, register, Place::Own(place));
     }
-    out.general(true, op::LOAD, 10, Place::Register(8));
+    out.general(true, op::LOAD, R10, Place::Register(8));
     out.general(false, op::LOAD, TURNS, Place::Reach(Reach::TURNS));
     scalar.begin_elements()?;
     let out = &mut scalar.out;
     let strip = out.code.len();
-    out.general(true, op::LOAD, RSI, Place::Own(STRIP));
+    // Other registers have bases and numbers of elements, which stay for all strips.
+    out.general(true, op::LOAD, RAX, Place::Own(STRIP));
     out.general(true, op::LOAD, RCX, Place::Own(MASKS));
-    out.lanes_of_strip();
+    out.general(false, op::LOAD_16, RAX, of_strip(RCX, RAX, 0));
     out.general(false, op::STORE, RAX, Place::Own(COMING));
     out.set_constant(RAX, 0);
     let places = 1 + repeated.inner.len();
@@ -194,14 +195,14 @@ pub(super) fn compile(
     out.general(false, op::OR, RAX, Place::Own(LEFT[0]));
     out.general(false, op::STORE, RAX, Place::Own(LEFT[0]));
     out.bind(strip_done);
-    out.general(true, op::LOAD, RSI, Place::Own(STRIP));
+    out.general(true, op::LOAD, RCX, Place::Own(STRIP));
     for (place, &left) in LEFT[..places].iter().enumerate() {
         out.general(false, op::LOAD, RAX, Place::Own(left));
-        out.set_left(Reach::left_at(place));
+        out.general_16(op::STORE, RAX, of_strip(R10, RCX, Reach::left_at(place)));
     }
-    out.general_constant(true, 0, RSI, 1);
-    out.general(true, op::STORE, RSI, Place::Own(STRIP));
-    out.general(true, op::COMPARE, RSI, Place::Own(LAST));
+    out.general_constant(true, 0, RCX, 1);
+    out.general(true, op::STORE, RCX, Place::Own(STRIP));
+    out.general(true, op::COMPARE, RCX, Place::Own(LAST));
     out.jump_back_if(when::BELOW, strip);
     out.general(false, op::STORE, TURNS, Place::Reach(Reach::TURNS));
     out.set_constant(RAX, 0);
@@ -221,6 +222,16 @@ pub(super) fn compile(
     out.set_constant(RAX, 1);
     out.leave();
     Some(scalar.out.finish())
+}
+
+/// Where a strip's 16 bits are, of a register that has its number.
+fn of_strip(base: u8, strip: u8, distance: usize) -> Place {
+    Place::Element {
+        base,
+        index: strip,
+        log: 1,
+        distance: distance as i32,
+    }
 }
 
 impl Scalar<'_> {

@@ -212,6 +212,36 @@ fn rows_go_on_after_their_budget() {
     same_by_all_ways(&body, 256, 1, 0).expect("no fault");
 }
 
+/// An array of four elements at the end of memory, of which one lane of the last strip wants another one. How many elements there are is
+/// in one register or another, by how many the loop has for other things.
+#[test]
+fn short_arrays_are_as_short_for_each_strip() {
+    for (further, others) in [4, 9, 14, 15]
+        .into_iter()
+        .flat_map(|further| (0..4).map(move |others| (further, others)))
+    {
+        let sums: String = (0..=others)
+            .map(|at| format!("add.u32 %o{at}, %o{at}, %q{}; ", 3 + at % 2 * 2))
+            .collect();
+        let stores: String = (0..=others)
+            .map(|at| format!("st.global.u32 [%a1+{}], %o{at}; ", 4 * at))
+            .collect();
+        let body = format!(
+            ".reg .b32 %q<8>, %o<5>; .reg .b64 %x<4>;\nmov.u32 %o4, 4; mov.u32 %o0, 0; mov.u32 %o1, 1; mov.u32 %o2, 2; mov.u32 %o3, 3;\n\
+             ld.param.u64 %a4, [to]; add.s64 %a6, %a4, 65520; and.b32 %q1, %r2, 7; mov.u32 %r12, %r5;\n\
+             setp.eq.u32 %p0, %r2, 250; selp.b32 %q6, {further}, 2, %p0; setp.eq.u32 %p1, %q1, 0;\n@%p1 bra OUT;\n\
+             IN:\nmul.wide.u32 %x0, %r12, 4; add.s64 %x1, %a0, %x0; ld.global.u32 %q4, [%x1];\n\
+             min.u32 %q2, %q4, %q6; mul.wide.u32 %x2, %q2, 4; add.s64 %x3, %a6, %x2; ld.global.u32 %q3, [%x3]; ld.global.u32 %q5, [%x3+4];\n\
+             {sums}add.s32 %r12, %r12, 1; add.s32 %q1, %q1, -1; setp.ne.u32 %p2, %q1, 0;\n@%p2 bra IN;\nOUT:\n{stores}"
+        );
+        let fault = same_by_all_ways(&body, 256, 1, 0);
+        assert_eq!(
+            fault.expect_err("a lane faults").kind,
+            FaultKind::IllegalAddress
+        );
+    }
+}
+
 /// An index that goes over the end of its bits, below 0 or out of memory in the midst of four: that element is where it ever was, or
 /// faults.
 #[test]
