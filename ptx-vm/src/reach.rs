@@ -90,6 +90,8 @@ pub(crate) struct Reach {
     turns: u32,
     /// Where a lane's code stores what is not to be stored anywhere (`segment::unguarded`).
     nowhere: u64,
+    /// The index at which a lane's row of turns ends (`segment::straight`).
+    end: u64,
     /// The generation of memory that the ranges are of.
     generation: u64,
 }
@@ -108,6 +110,7 @@ impl Reach {
     pub(crate) const SCRATCH: usize = offset_of!(Self, scratch);
     pub(crate) const RUNNING: usize = offset_of!(Self, running);
     pub(crate) const TURNS: usize = offset_of!(Self, turns);
+    pub(crate) const END: usize = offset_of!(Self, end);
     pub(crate) const NOWHERE: usize = offset_of!(Self, nowhere);
 
     /// Where the lanes stand that are before a block of a loop; after the last block, those before the next turn.
@@ -212,6 +215,7 @@ impl Reach {
             left: [[0; STRIPS]; PLACES],
             turns: 0,
             nowhere: 0,
+            end: 0,
             generation,
         }
     }

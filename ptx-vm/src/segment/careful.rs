@@ -30,6 +30,13 @@ pub(super) struct Homes {
     transfers: usize,
 }
 
+impl Homes {
+    /// Whether registers are where they are there.
+    pub(super) fn has_homes_of(&self, other: &Self) -> bool {
+        self.homes == other.homes
+    }
+}
+
 impl Scalar<'_> {
     pub(super) fn state(&self) -> Homes {
         Homes {
@@ -39,17 +46,22 @@ impl Scalar<'_> {
         }
     }
 
-    /// The code behind the loop for a run whose elements may be missing. The flags are then as the run leaves them, which the branch
-    /// behind it may ask.
-    pub(super) fn make_careful(&mut self, careful: Careful) -> Option<()> {
-        self.out.bind(careful.label);
+    /// Goes on as if nothing had been made since.
+    pub(super) fn restore(&mut self, state: Homes) {
         let Homes {
             homes,
             free,
             transfers,
-        } = careful.before;
+        } = state;
         (self.homes, self.free, self.transfers) = (homes, free, transfers);
         self.flags = None;
+    }
+
+    /// The code behind the loop for a run whose elements may be missing. The flags are then as the run leaves them, which the branch
+    /// behind it may ask.
+    pub(super) fn make_careful(&mut self, careful: Careful) -> Option<()> {
+        self.out.bind(careful.label);
+        self.restore(careful.before);
         if let Some((on, negated)) = careful.guard {
             let holds = self.test(on, negated)?;
             self.out.jump_back_if(holds ^ 1, careful.back);

@@ -84,6 +84,13 @@ pub(super) mod when {
     pub(crate) const GREATER: u8 = 15;
 }
 
+/// A row of pieces of code of one size: where the size stands, and where the first one begins.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Row {
+    bytes: usize,
+    pub(super) start: usize,
+}
+
 impl Place {
     /// The highest bits of its registers: of an index, and of a base.
     fn high(self) -> u8 {
@@ -245,6 +252,26 @@ impl Assembler {
                 .extend_from_slice(&[0x40 | register >> 3, 0x58 | register & 7]);
         }
         self.code.push(0xc3);
+    }
+
+    /// Jumps into a row of pieces of code that follows, over as many pieces as r11 says; rax and r11 are lost.
+    pub(super) fn begin_row(&mut self) -> Row {
+        self.general(true, &[0x69], RAX, Place::Register(R11)); // imul rax, r11, bytes
+        let bytes = self.code.len();
+        self.code.extend_from_slice(&[0; 4]);
+        self.code.extend_from_slice(&[0x4c, 0x8d, 0x1d, 5, 0, 0, 0]); // lea r11, [rip + 5]
+        self.general(true, op::ADD, RAX, Place::Register(R11));
+        self.code.extend_from_slice(&[0xff, 0xe0]); // jmp rax
+        Row {
+            bytes,
+            start: self.code.len(),
+        }
+    }
+
+    /// Each piece of the row has so many bytes.
+    pub(super) fn row_has(&mut self, row: Row, bytes: usize) {
+        let bytes = (bytes as u32).to_le_bytes();
+        self.code[row.bytes..row.bytes + 4].copy_from_slice(&bytes);
     }
 
     /// Keeps a register on the stack.

@@ -18,6 +18,7 @@ use super::general::{Place, R10, R11, RAX, RCX, RDX, RSI, Single, TURNS, op, whe
 use super::lives::{self, Ending};
 use super::neighbours::{AllNeighbours, Neighbours};
 use super::repeat::{Loop, LoopEdge, LoopEnd, LoopRun};
+use super::same_turns;
 use super::step::{RegisterSlot, SegmentStep};
 use super::unguarded::{Differing, OnlyIf};
 use crate::ir::Reg;
@@ -103,6 +104,7 @@ pub(super) fn compile(
     target: Target,
     first: usize,
 ) -> Option<Vec<u8>> {
+    let same = same_turns::find(repeated, constant_of);
     let (elements, repeated) = Elements::find(repeated, slot_of, constant_of, first);
     let repeated = &repeated;
     let floats = lives::floats(repeated, constant_of)?;
@@ -168,8 +170,16 @@ pub(super) fn compile(
     for &reg in kept.iter().filter(|reg| repeated.read.contains(reg)) {
         scalar.fetch(reg)?;
     }
-    let turn = scalar.out.code.len();
     let (mut again, mut left) = (Label::default(), Label::default());
+    if let Some(same) = same
+        && let Some(careful) = scalar.straight(repeated, same, &mut left)
+    {
+        scalar.out.bind(careful);
+        for &reg in kept.iter().filter(|reg| repeated.read.contains(reg)) {
+            scalar.fetch(reg)?;
+        }
+    }
+    let turn = scalar.out.code.len();
     let stops = scalar.turn(repeated, &mut again, &mut left)?;
     // No turns are left, but the lane is.
     if repeated.inner.is_empty() {
@@ -498,7 +508,7 @@ impl Scalar<'_> {
     }
 
     /// A run's steps, which look once for several elements where they can.
-    fn run(&mut self, number: usize, run: &LoopRun) -> Option<()> {
+    pub(super) fn run(&mut self, number: usize, run: &LoopRun) -> Option<()> {
         let neighbours = self.neighbours.of(number).cloned();
         let known = neighbours.and_then(|known| match self.home(known.index) {
             Home::General(index) => Some((known, index)),

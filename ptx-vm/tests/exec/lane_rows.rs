@@ -212,6 +212,74 @@ fn rows_go_on_after_their_budget() {
     same_by_all_ways(&body, 256, 1, 0).expect("no fault");
 }
 
+/// Rows that a lane makes by single turns, if they are what the two loops do: long ones, and others than a compiler has.
+#[test]
+fn rows_of_single_turns_are_the_same() {
+    let sum = "fma.rn.f32 %f3, %f4, %f5, %f3; mul.lo.u32 %r14, %r14, 31; add.u32 %r14, %r14, %q5;";
+    let rest = "and.b32 %q1, %r11, 3;";
+    let groups = "setp.lt.u32 %p3, %r11, 4;";
+    let further = "setp.lt.u32 %p2, %r12, %r9;";
+    for shape in [
+        "mul.lo.u32 %r13, %r2, 11; and.b32 %r13, %r13, 255; mul.lo.u32 %r12, %r5, 37; and.b32 %r12, %r12, 4095;",
+        "and.b32 %r13, %r2, 3; shl.b32 %r13, %r13, 6; and.b32 %r12, %r5, 63;",
+        "mov.u32 %r13, 64; mov.u32 %r12, %r5;",
+        PLAIN.shape,
+    ] {
+        let body = Rows {
+            shape,
+            sum,
+            ..PLAIN
+        }
+        .body();
+        assert!(
+            [rest, groups, further]
+                .iter()
+                .all(|line| body.contains(line))
+        );
+        for (line, other) in [
+            (further, further),
+            (further, "setp.lt.s32 %p2, %r12, %r9;"),
+            (further, "setp.ge.u32 %p2, %r12, %r9; not.pred %p2, %p2;"),
+            (further, "setp.lt.u32 %p2, %r12, %r11;"),
+            // Groups that go over the end, or are too few.
+            (rest, "and.b32 %q1, %r11, 1;"),
+            (rest, "and.b32 %q1, %r11, 7;"),
+            (rest, "and.b32 %q1, %r11, 63;"),
+            (rest, "mov.u32 %q1, 5;"),
+            (rest, "max.u32 %q1, %r11, 5; sub.u32 %q1, %q1, 4;"),
+            (rest, "add.u32 %q1, %r11, 4; min.u32 %q1, %q1, 40;"),
+            (groups, "setp.lt.u32 %p3, %r11, 1;"),
+            (groups, "setp.lt.u32 %p3, %r11, 40;"),
+            (groups, "setp.eq.u32 %p3, %r2, %r2;"),
+            (groups, "setp.ne.u32 %p3, %r2, %r2;"),
+        ] {
+            same_by_all_ways(&body.replace(line, other), 256, 1, 0).expect("no fault");
+        }
+        // Single turns that are not what groups do.
+        for (line, other) in [
+            ("add.s32 %r12, %r12, 1;", "add.s32 %r12, %r12, 2;"),
+            ("add.s32 %r12, %r12, 4; setp", "add.s32 %r12, %r12, 8; setp"),
+            (
+                "add.s32 %q1, %q1, -1;",
+                "add.s32 %q1, %q1, -1; add.u32 %r14, %r14, 1;",
+            ),
+            (
+                "add.s32 %q1, %q1, -1;",
+                "add.s32 %q1, %q1, -1; add.u32 %r14, %r14, %q1;",
+            ),
+            ("add.s32 %i0, %r12, 2;", "add.s32 %i0, %r12, 3;"),
+            ("add.s32 %i3, %r12, 2;", "add.s32 %i3, %r12, 3;"),
+            (
+                "fma.rn.f32 %f3, %g2, %h2, %f3;",
+                "fma.rn.f32 %f3, %h2, %h2, %f3;",
+            ),
+            ("fma.rn.f32 %f3, %g4, %h4, %f3;", "sub.f32 %f3, %f3, %h4;"),
+        ] {
+            same_by_all_ways(&body.replace(line, other), 256, 1, 0).expect("no fault");
+        }
+    }
+}
+
 /// An array of four elements at the end of memory, of which one lane of the last strip wants another one. How many elements there are is
 /// in one register or another, by how many the loop has for other things.
 #[test]
