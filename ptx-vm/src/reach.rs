@@ -88,6 +88,8 @@ pub(crate) struct Reach {
     left: [[u16; STRIPS]; PLACES],
     /// How many turns of a strip may still be made.
     turns: u32,
+    /// Not zero if there are lanes of several loops (`segment::scalar`) that have not left them.
+    some_left: u32,
     /// Where a lane's code stores what is not to be stored anywhere (`segment::unguarded`).
     nowhere: u64,
     /// The index at which a lane's row of turns ends (`segment::straight`).
@@ -110,6 +112,7 @@ impl Reach {
     pub(crate) const SCRATCH: usize = offset_of!(Self, scratch);
     pub(crate) const RUNNING: usize = offset_of!(Self, running);
     pub(crate) const TURNS: usize = offset_of!(Self, turns);
+    pub(crate) const SOME_LEFT: usize = offset_of!(Self, some_left);
     pub(crate) const END: usize = offset_of!(Self, end);
     pub(crate) const NOWHERE: usize = offset_of!(Self, nowhere);
 
@@ -133,6 +136,13 @@ impl Reach {
         // A fault may have left some.
         self.before.fill(0);
         self.turns = turns;
+        self.some_left = 0;
+        self.left = [[0; STRIPS]; PLACES];
+    }
+
+    /// Whether lanes have not left several loops.
+    pub(crate) fn some_left(&self) -> bool {
+        self.some_left != 0
     }
 
     /// How many turns of strips may still be made.
@@ -214,6 +224,7 @@ impl Reach {
             before: [0; LOOP_BLOCKS + 1],
             left: [[0; STRIPS]; PLACES],
             turns: 0,
+            some_left: 0,
             nowhere: 0,
             end: 0,
             generation,

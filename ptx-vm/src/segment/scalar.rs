@@ -144,19 +144,26 @@ pub(super) fn compile(
     out.general(false, op::LOAD, TURNS, Place::Reach(Reach::TURNS));
     scalar.begin_elements()?;
     let out = &mut scalar.out;
+    out.set_constant(RAX, 0);
+    let places = LEFT.get(..1 + repeated.inner.len())?;
+    for &left in places {
+        out.general(false, op::STORE, RAX, Place::Own(left));
+    }
     let strip = out.code.len();
     // Other registers have bases and numbers of elements, which stay for all strips.
     out.general(true, op::LOAD, RAX, Place::Own(STRIP));
     out.general(true, op::LOAD, RCX, Place::Own(MASKS));
     out.general(false, op::LOAD_16, RAX, of_strip(RCX, RAX, 0));
+    let [
+        mut next_strip,
+        mut strip_done,
+        mut some_left,
+        mut out_of_turns,
+    ] = [(); 4].map(|()| Label::default());
+    out.general(false, op::TEST, RAX, Place::Register(RAX));
+    out.jump_if(when::ZERO, &mut next_strip);
     out.general(false, op::STORE, RAX, Place::Own(COMING));
-    out.set_constant(RAX, 0);
-    let places = 1 + repeated.inner.len();
-    for &left in LEFT.get(..places)? {
-        out.general(false, op::STORE, RAX, Place::Own(left));
-    }
     let next_lane = out.code.len();
-    let (mut strip_done, mut out_of_turns) = (Label::default(), Label::default());
     out.general(false, op::LOAD, RAX, Place::Own(COMING));
     out.general(false, op::TEST, RAX, Place::Register(RAX));
     out.jump_if(when::ZERO, &mut strip_done);
@@ -205,11 +212,16 @@ pub(super) fn compile(
     out.general(false, op::OR, RAX, Place::Own(LEFT[0]));
     out.general(false, op::STORE, RAX, Place::Own(LEFT[0]));
     out.bind(strip_done);
-    out.general(true, op::LOAD, RCX, Place::Own(STRIP));
-    for (place, &left) in LEFT[..places].iter().enumerate() {
-        out.general(false, op::LOAD, RAX, Place::Own(left));
-        out.general_16(op::STORE, RAX, of_strip(R10, RCX, Reach::left_at(place)));
+    // Mostly all have left.
+    out.general(false, op::LOAD, RAX, Place::Own(places[0]));
+    for &left in &places[1..] {
+        out.general(false, op::OR, RAX, Place::Own(left));
     }
+    out.general(false, op::TEST, RAX, Place::Register(RAX));
+    out.jump_if(when::NOT_ZERO, &mut some_left);
+    out.bind(next_strip);
+    let strip_left = out.code.len();
+    out.general(true, op::LOAD, RCX, Place::Own(STRIP));
     out.general_constant(true, 0, RCX, 1);
     out.general(true, op::STORE, RCX, Place::Own(STRIP));
     out.general(true, op::COMPARE, RCX, Place::Own(LAST));
@@ -217,6 +229,16 @@ pub(super) fn compile(
     out.general(false, op::STORE, TURNS, Place::Reach(Reach::TURNS));
     out.set_constant(RAX, 0);
     out.leave();
+    out.bind(some_left);
+    out.general(false, op::STORE, RAX, Place::Reach(Reach::SOME_LEFT));
+    out.general(true, op::LOAD, RCX, Place::Own(STRIP));
+    for (place, &left) in places.iter().enumerate() {
+        out.general(false, op::LOAD, RAX, Place::Own(left));
+        out.general_16(op::STORE, RAX, of_strip(R10, RCX, Reach::left_at(place)));
+        out.set_constant(RAX, 0);
+        out.general(false, op::STORE, RAX, Place::Own(left));
+    }
+    out.jump_back(strip_left);
     for careful in std::mem::take(&mut scalar.careful) {
         scalar.make_careful(careful)?;
     }
