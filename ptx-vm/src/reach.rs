@@ -92,8 +92,11 @@ pub(crate) struct Reach {
     some_left: u32,
     /// Where a lane's code stores what is not to be stored anywhere (`segment::unguarded`).
     nowhere: u64,
-    /// The index at which a lane's row of turns ends (`segment::straight`).
-    end: u64,
+    /// Of a strip's lanes that go through a row of turns, where they begin and end, and one that leads out behind them
+    /// (`segment::straight`); where the next one is to be, and the lanes that are to be looked at.
+    records: [[u64; 4]; STRIP + 1],
+    next_record: u64,
+    scan: u32,
     /// The generation of memory that the ranges are of.
     generation: u64,
 }
@@ -113,7 +116,9 @@ impl Reach {
     pub(crate) const RUNNING: usize = offset_of!(Self, running);
     pub(crate) const TURNS: usize = offset_of!(Self, turns);
     pub(crate) const SOME_LEFT: usize = offset_of!(Self, some_left);
-    pub(crate) const END: usize = offset_of!(Self, end);
+    pub(crate) const RECORDS: usize = offset_of!(Self, records);
+    pub(crate) const NEXT_RECORD: usize = offset_of!(Self, next_record);
+    pub(crate) const SCAN: usize = offset_of!(Self, scan);
     pub(crate) const NOWHERE: usize = offset_of!(Self, nowhere);
 
     /// Where the lanes stand that are before a block of a loop; after the last block, those before the next turn.
@@ -226,7 +231,9 @@ impl Reach {
             turns: 0,
             some_left: 0,
             nowhere: 0,
-            end: 0,
+            records: [[0; 4]; STRIP + 1],
+            next_record: 0,
+            scan: 0,
             generation,
         }
     }

@@ -4,6 +4,7 @@
 
 use super::branch::Label;
 use super::encode::Assembler;
+use super::scalar::STRIP;
 
 /// General registers by their numbers: where addresses and results are made, the lane, what helps, and turns that are left.
 pub(super) const RAX: u8 = 0;
@@ -82,13 +83,6 @@ pub(super) mod when {
     pub(crate) const NOT_LESS: u8 = 13;
     pub(crate) const NOT_GREATER: u8 = 14;
     pub(crate) const GREATER: u8 = 15;
-}
-
-/// A row of pieces of code of one size: where the size stands, and where the first one begins.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Row {
-    bytes: usize,
-    pub(super) start: usize,
 }
 
 impl Place {
@@ -254,24 +248,26 @@ impl Assembler {
         self.code.push(0xc3);
     }
 
-    /// Jumps into a row of pieces of code that follows, over as many pieces as r11 says; rax and r11 are lost.
-    pub(super) fn begin_row(&mut self) -> Row {
-        self.general(true, &[0x69], RAX, Place::Register(R11)); // imul rax, r11, bytes
-        let bytes = self.code.len();
+    /// A product with a constant of 32 bits, which is written where this says.
+    pub(super) fn multiply(&mut self, to: u8, from: u8) -> usize {
+        self.general(true, &[0x69], to, Place::Register(from));
         self.code.extend_from_slice(&[0; 4]);
-        self.code.extend_from_slice(&[0x4c, 0x8d, 0x1d, 5, 0, 0, 0]); // lea r11, [rip + 5]
-        self.general(true, op::ADD, RAX, Place::Register(R11));
-        self.code.extend_from_slice(&[0xff, 0xe0]); // jmp rax
-        Row {
-            bytes,
-            start: self.code.len(),
-        }
+        self.code.len() - 4
     }
 
-    /// Each piece of the row has so many bytes.
-    pub(super) fn row_has(&mut self, row: Row, bytes: usize) {
-        let bytes = (bytes as u32).to_le_bytes();
-        self.code[row.bytes..row.bytes + 4].copy_from_slice(&bytes);
+    /// The address of what a label says.
+    pub(super) fn address(&mut self, to: u8, of: &mut Label) {
+        self.code
+            .extend_from_slice(&[0x48 | (to >> 3) << 2, 0x8d, (to & 7) << 3 | 5]); // lea to, [rip + ...]
+        of.is_from(self.code.len());
+        self.code.extend_from_slice(&[0; 4]);
+    }
+
+    /// rcx = the lane's number, which was that in the strip; r11 is lost.
+    pub(super) fn lane_of_strip(&mut self) {
+        self.general(true, op::LOAD, R11, Place::Own(STRIP));
+        self.shift(true, 4, R11, 4);
+        self.general(true, op::ADD, RCX, Place::Register(R11));
     }
 
     /// Keeps a register on the stack.

@@ -29,6 +29,8 @@ pub(super) struct SameTurns {
     pub(super) end: Reg,
     /// A power of two.
     pub(super) times: u32,
+    /// Whether all turns are as many as the index is below `end`, if it is. Then nothing else has to be looked at.
+    pub(super) plain: bool,
 }
 
 type Number = usize;
@@ -114,6 +116,72 @@ impl Values<'_> {
                 state.insert(reg, number);
             }
         }
+    }
+
+    /// The sources of what an operation makes.
+    fn made(&self, number: Number, by: Tag) -> Option<&[Number]> {
+        match &self.all[number] {
+            Value::Made { tag, from, .. } if *tag == by => Some(from),
+            _ => None,
+        }
+    }
+
+    /// Whether a number is another one, and a constant the other source.
+    fn with_constant(&self, sources: &[Number], constant: u32) -> Option<Number> {
+        let &[one, other] = sources else {
+            return None;
+        };
+        let is = |number: Number| self.all[number] == Value::Constant(constant.into());
+        match (is(one), is(other)) {
+            (false, true) => Some(one),
+            (true, false) => Some(other),
+            _ => None,
+        }
+    }
+
+    /// Whether a number is the end, if the index is below it: it is that, or the larger one of it and the next index.
+    fn is_end(&self, number: Number, [index, end]: [Number; 2]) -> bool {
+        let larger = [Tag::MaxU32, Tag::MaxS32].into_iter();
+        let mut larger = larger.filter_map(|tag| self.made(number, tag));
+        let is_next = |number: Number| self.all[number] == Value::Sum(index, 1);
+        number == end
+            || larger.any(|sources| match *sources {
+                [one, other] => one == end && is_next(other) || is_next(one) && other == end,
+                _ => false,
+            })
+    }
+
+    /// Whether a number is how far the index is below the end.
+    fn is_distance(&self, number: Number, range: [Number; 2]) -> bool {
+        let sources = self.made(number, Tag::Sub32);
+        sources.is_some_and(|sources| self.is_end(sources[0], range) && sources[1] == range[0])
+    }
+
+    /// Whether a number is the remainder of that by a power of two.
+    fn is_remainder(&self, number: Number, range: [Number; 2], by: u32) -> bool {
+        let sources = self.made(number, Tag::And32);
+        let of = sources.and_then(|sources| self.with_constant(sources, by - 1));
+        of.is_some_and(|of| self.is_distance(of, range))
+    }
+
+    /// Whether a predicate says, if it is so, that it is less than a number; or that one less is less than one less.
+    fn is_fewer(&self, (number, holds): (Number, bool), range: [Number; 2], than: u32) -> bool {
+        let Some((left, right, Compared::U32)) = self.compared(number, holds, LESS) else {
+            return false;
+        };
+        let constant = |constant: u32| self.all[right] == Value::Constant(constant.into());
+        // The end and the index's complement.
+        let one_less = self.made(left, Tag::Add32).is_some_and(|sources| {
+            let is_not = |number: Number| self.made(number, Tag::Not32) == Some(&range[..1]);
+            match *sources {
+                [one, other] => {
+                    self.is_end(one, range) && is_not(other)
+                        || is_not(one) && self.is_end(other, range)
+                }
+                _ => false,
+            }
+        });
+        constant(than) && self.is_distance(left, range) || constant(than - 1) && one_less
     }
 
     /// The operands of a comparison of whole numbers of 32 bits: of the first of these two where it is to hold, of the second where not.
@@ -244,29 +312,20 @@ pub(super) fn find(repeated: &Loop, constant_of: &dyn Fn(Reg) -> Option<u64>) ->
     if right != zero || after.get(&counter) != Some(&left) {
         return None;
     }
-    // Which register is one more?
-    let mut indices = singles
-        .iter()
-        .flat_map(|step| &step.d)
-        .copied()
-        .filter(|reg| {
-            let number = after.get(reg).map(|&number| &values.all[number]);
-            matches!(number, Some(&Value::Sum(of, 1)) if values.all[of] == Value::Before(*reg))
-        });
-    let (Some(index), None) = (indices.next(), indices.next()) else {
-        return None;
-    };
     // A turn of the second loop, and where it ends.
     let mut grouped = State::new();
     values.run(groups, &mut grouped);
     let number = values.read(&grouped, further);
     let (left, right, _) = values.compared(number, goes_further, LESS)?;
-    let (Value::Sum(of, times), Value::Before(end)) = (&values.all[left], &values.all[right])
+    let (&Value::Sum(of, times), &Value::Before(end)) = (&values.all[left], &values.all[right])
     else {
         return None;
     };
-    let (of, times, end) = (*of, *times, *end);
-    let moves = grouped.get(&index) == Some(&left) && values.all[of] == Value::Before(index);
+    let Value::Before(index) = values.all[of] else {
+        return None;
+    };
+    let next = values.sum(of, 1);
+    let moves = grouped.get(&index) == Some(&left) && after.get(&index) == Some(&next);
     if !moves || !times.is_power_of_two() || !(2..=MOST).contains(&times) {
         return None;
     }
@@ -306,11 +365,22 @@ pub(super) fn find(repeated: &Loop, constant_of: &dyn Fn(Reg) -> Option<u64>) ->
     let stays = [singles, groups]
         .iter()
         .all(|steps| !written(steps).contains(&end));
-    (apart && stays).then_some(SameTurns {
+    if !apart || !stays {
+        return None;
+    }
+    let (index_before, end_before) = (values.read(&skipping, index), values.read(&skipping, end));
+    let mut both = skipping;
+    values.run(between, &mut both);
+    let (leaves, leaves_if) = parts(&blocks[first + 1], [None, Some(second)])?;
+    let leaves = values.read(&both, leaves);
+    let plain = values.is_remainder(left, [index_before, end_before], times)
+        && values.is_fewer((leaves, leaves_if), [index_before, end_before], times);
+    Some(SameTurns {
         first,
         counter,
         index,
         end,
         times,
+        plain,
     })
 }

@@ -36,7 +36,7 @@ const FREE: usize = 3;
 pub(super) const STRIP: u8 = 0;
 const LAST: u8 = 8;
 const MASKS: u8 = 16;
-const COMING: u8 = 24;
+pub(super) const COMING: u8 = 24;
 const LEFT: [u8; PLACES] = [28, 32, 36];
 /// Lanes of a strip.
 pub(super) const STRIP_LANES: i32 = 16;
@@ -163,6 +163,11 @@ pub(super) fn compile(
     out.general(false, op::TEST, RAX, Place::Register(RAX));
     out.jump_if(when::ZERO, &mut next_strip);
     out.general(false, op::STORE, RAX, Place::Own(COMING));
+    if let Some(same) = same {
+        // If not, all lanes are coming.
+        let _ = scalar.straight(repeated, same, &kept);
+    }
+    let out = &mut scalar.out;
     let next_lane = out.code.len();
     out.general(false, op::LOAD, RAX, Place::Own(COMING));
     out.general(false, op::TEST, RAX, Place::Register(RAX));
@@ -171,21 +176,11 @@ pub(super) fn compile(
     out.jump_if(when::ZERO, &mut out_of_turns);
     out.next_lane();
     out.general(false, op::STORE, R11, Place::Own(COMING));
-    out.general(true, op::LOAD, R11, Place::Own(STRIP));
-    out.shift(true, 4, R11, 4);
-    out.general(true, op::ADD, RCX, Place::Register(R11));
+    out.lane_of_strip();
     for &reg in kept.iter().filter(|reg| repeated.read.contains(reg)) {
         scalar.fetch(reg)?;
     }
     let (mut again, mut left) = (Label::default(), Label::default());
-    if let Some(same) = same
-        && let Some(careful) = scalar.straight(repeated, same, &mut left)
-    {
-        scalar.out.bind(careful);
-        for &reg in kept.iter().filter(|reg| repeated.read.contains(reg)) {
-            scalar.fetch(reg)?;
-        }
-    }
     let turn = scalar.out.code.len();
     let stops = scalar.turn(repeated, &mut again, &mut left)?;
     // No turns are left, but the lane is.
@@ -404,7 +399,7 @@ impl Scalar<'_> {
     }
 
     /// Loads what a lane begins with.
-    fn fetch(&mut self, reg: Reg) -> Option<()> {
+    pub(super) fn fetch(&mut self, reg: Reg) -> Option<()> {
         match self.home(reg) {
             Home::General(register) => self.load_slot(register, reg)?,
             Home::Vector(register) => {
@@ -418,7 +413,7 @@ impl Scalar<'_> {
     }
 
     /// Stores what a lane ends with.
-    fn put_back(&mut self, reg: Reg) -> Option<()> {
+    pub(super) fn put_back(&mut self, reg: Reg) -> Option<()> {
         match self.home(reg) {
             Home::General(register) => self.store_slot(register, reg)?,
             Home::Vector(register) => {

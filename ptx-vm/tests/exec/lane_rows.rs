@@ -250,10 +250,28 @@ fn rows_of_single_turns_are_the_same() {
             (rest, "add.u32 %q1, %r11, 4; min.u32 %q1, %q1, 40;"),
             (groups, "setp.lt.u32 %p3, %r11, 1;"),
             (groups, "setp.lt.u32 %p3, %r11, 40;"),
+            (groups, "and.b32 %q3, %r12, 8; setp.eq.u32 %p3, %q3, 0;"),
+            // A sum that is not what it was long before.
+            (
+                "mov.f32 %f3, 0f00000000; setp.eq.u32 %p0,",
+                "mov.f32 %f3, 0f40A00000; setp.eq.u32 %p0,",
+            ),
             (groups, "setp.eq.u32 %p3, %r2, %r2;"),
             (groups, "setp.ne.u32 %p3, %r2, %r2;"),
         ] {
+            assert!(body.contains(line), "{line}");
             same_by_all_ways(&body.replace(line, other), 256, 1, 0).expect("no fault");
+        }
+        // As nvcc asks whether there are groups, and otherwise.
+        for asked in [
+            "not.b32 %q3, %q2; add.s32 %q3, %r9, %q3; setp.lt.u32 %p3, %q3, 3;",
+            "not.b32 %q3, %q2; add.s32 %q3, %q3, %r9; setp.ge.u32 %p3, %q3, 3; not.pred %p3, %p3;",
+            "not.b32 %q3, %q2; add.s32 %q3, %r9, %q3; setp.lt.u32 %p3, %q3, 4;",
+            "not.b32 %q3, %q2; add.s32 %q3, %r9, %q3; setp.lt.s32 %p3, %q3, 3;",
+            "sub.u32 %q3, %r9, %q2; setp.lt.u32 %p3, %q3, 3;",
+        ] {
+            let body = body.replace(rest, &format!("{rest} mov.u32 %q2, %r12;"));
+            same_by_all_ways(&body.replace(groups, asked), 256, 1, 0).expect("no fault");
         }
         // Single turns that are not what groups do.
         for (line, other) in [
@@ -276,6 +294,32 @@ fn rows_of_single_turns_are_the_same() {
             ("fma.rn.f32 %f3, %g4, %h4, %f3;", "sub.f32 %f3, %f3, %h4;"),
         ] {
             same_by_all_ways(&body.replace(line, other), 256, 1, 0).expect("no fault");
+        }
+    }
+}
+
+/// A row of which one lane finds an element that is not there.
+#[test]
+fn a_row_faults_where_the_loops_do() {
+    for (lane, wider) in [
+        (38, "0x3ffffff"),
+        (38, "0x7fffffff"),
+        (37, "0xffffffff"),
+        (8, "0x1fffff"),
+        (0, "4095"),
+    ] {
+        let shape = format!(
+            "{} setp.eq.u32 %p0, %r2, {lane}; selp.b32 %q6, {wider}, 4095, %p0;",
+            PLAIN.shape
+        );
+        let rows = Rows {
+            shape: &shape,
+            column: "and.b32 %q5, %q4, %q6;",
+            ..PLAIN
+        };
+        match same_by_all_ways(&rows.body(), 256, 1, 0) {
+            Ok(_) => assert_eq!(wider, "4095", "a column is outside"),
+            Err(fault) => assert_eq!(fault.kind, FaultKind::IllegalAddress),
         }
     }
 }
