@@ -3,39 +3,8 @@
 //!
 //! Called by `scalar`. Must not know what makes the quick one quick.
 
-use std::collections::HashMap;
-
-use super::branch::Label;
-use super::scalar::{Home, Scalar};
-use super::step::SegmentStep;
-use crate::ir::Reg;
-
-/// A run once more, in which the executor is asked, to be made behind the loop.
-pub(super) struct Careful {
-    pub(super) label: Label,
-    pub(super) back: usize,
-    pub(super) number: usize,
-    pub(super) steps: Vec<SegmentStep>,
-    /// As that of a run.
-    pub(super) guard: Option<(Reg, bool)>,
-    pub(super) before: Homes,
-    pub(super) after: Homes,
-}
-
-/// Where registers are, which ones are free, and how many loads and stores there have been.
-#[derive(Clone, PartialEq)]
-pub(super) struct Homes {
-    homes: HashMap<Reg, Home>,
-    free: [Vec<u8>; 2],
-    transfers: usize,
-}
-
-impl Homes {
-    /// Whether registers are where they are there.
-    pub(super) fn has_homes_of(&self, other: &Self) -> bool {
-        self.homes == other.homes
-    }
-}
+use super::homes::{Careful, Homes};
+use super::scalar::Scalar;
 
 impl Scalar<'_> {
     pub(super) fn state(&self) -> Homes {

@@ -10,9 +10,10 @@ use std::collections::HashMap;
 
 use super::branch::{Label, When};
 use super::general::{BOUNDS, FIRST_BOUND, Place, R11, RAX, op, when};
+use super::homes::Home;
 use super::plan::{self, Indexed};
 use super::repeat::{Loop, LoopBlock, LoopRun};
-use super::scalar::{Home, Scalar};
+use super::scalar::Scalar;
 use super::step::{RegisterSlot, SegmentStep};
 use super::tag::Tag;
 use crate::ir::Reg;

@@ -4,7 +4,6 @@
 
 use super::branch::Label;
 use super::encode::Assembler;
-use super::scalar::STRIP;
 
 /// General registers by their numbers: where addresses and results are made, the lane, what helps, and turns that are left.
 pub(super) const RAX: u8 = 0;
@@ -18,6 +17,8 @@ pub(super) const R10: u8 = 10;
 /// Those that the code keeps for its caller, an even number.
 const KEPT: [u8; 6] = [3, 5, 12, 13, 14, 15];
 
+/// Where that has the strip.
+pub(super) const STRIP: u8 = 0;
 /// Bytes of the code's own part of the stack: 8 more than a multiple of 16.
 const OWN: u8 = FIRST_BOUND + 8 * (BOUNDS + SHORTEST) as u8;
 /// Numbers of elements that a loop can keep there, of arrays (`elements`) and behind those of several arrays (`neighbours`), and where

@@ -4,8 +4,9 @@
 
 use super::ask::TransferFacts;
 use super::branch::Label;
-use super::general::{Place, R11, RAX, RCX, RSI, Single, op, when};
-use super::scalar::{Asked, Home, STRIP, STRIP_LANES, Scalar};
+use super::general::{Place, R11, RAX, RCX, RSI, STRIP, Single, op, when};
+use super::homes::Home;
+use super::scalar::{Asked, STRIP_LANES, Scalar};
 use super::step::SegmentStep;
 use super::tag::Tag;
 use crate::ir::Reg;

@@ -26,6 +26,7 @@ mod encode;
 mod fused;
 mod general;
 mod group;
+mod homes;
 mod indexed;
 mod known;
 mod lane_access;

@@ -11,16 +11,15 @@ use std::collections::{HashMap, HashSet};
 
 use super::ask::TransferFacts;
 use super::branch::{Label, When};
-use super::careful::Careful;
 use super::elements::{Element, Elements};
 use super::encode::Assembler;
-use super::general::{Place, R10, R11, RAX, RCX, RDX, RSI, Single, TURNS, op, when};
+use super::general::{Place, R10, R11, RAX, RCX, RDX, RSI, STRIP, Single, TURNS, op, when};
+use super::homes::{Careful, Differing, Home, OnlyIf};
 use super::lives::{self, Ending};
 use super::neighbours::{AllNeighbours, Neighbours};
 use super::repeat::{Loop, LoopEdge, LoopEnd, LoopRun};
 use super::same_turns;
 use super::step::{RegisterSlot, SegmentStep};
-use super::unguarded::{Differing, OnlyIf};
 use crate::ir::Reg;
 use crate::isa::Target;
 use crate::reach::{PLACES, Reach};
@@ -31,23 +30,14 @@ const GENERAL: [u8; 9] = [3, 5, RSI, RDX, 8, 9, 12, 13, 14];
 pub(super) const VECTORS: u8 = 14;
 /// Vector registers that are kept free for what lives within a run: what does not find one is in its slot meanwhile.
 const FREE: usize = 3;
-/// Where the code's own part of the stack has the strip, the one after the last, the masks' address, the lanes of the strip that
+/// Where the code's own part of the stack has, behind the strip, the one after the last, the masks' address, the lanes of the strip that
 /// are still to come, and those that have not left, by where they are.
-pub(super) const STRIP: u8 = 0;
 const LAST: u8 = 8;
 const MASKS: u8 = 16;
 pub(super) const COMING: u8 = 24;
 const LEFT: [u8; PLACES] = [28, 32, 36];
 /// Lanes of a strip.
 pub(super) const STRIP_LANES: i32 = 16;
-
-/// Where a register is while a lane goes through the loop.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Home {
-    General(u8),
-    Vector(u8),
-    Slot,
-}
 
 /// An access that the executor is asked about.
 pub(super) struct Asked {

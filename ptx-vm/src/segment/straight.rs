@@ -14,10 +14,11 @@ use std::collections::HashSet;
 
 use super::branch::{Label, When};
 use super::general::{Place, R11, RAX, RCX, TURNS, op, when};
+use super::homes::Home;
 use super::neighbours::Neighbours;
 use super::repeat::{Loop, LoopRun};
 use super::same_turns::{self, SameTurns};
-use super::scalar::{COMING, Home, Scalar};
+use super::scalar::{COMING, Scalar};
 use super::step::SegmentStep;
 use crate::ir::Reg;
 use crate::reach::Reach;

@@ -11,11 +11,10 @@
 //! Called by `scalar` for each run, and by `lane_access` for such an access. Must not know what a guard is for.
 
 use super::branch::Label;
-use super::careful::Careful;
-use super::encode::Assembler;
 use super::general::{Place, R11, RAX, op, when};
+use super::homes::{Careful, Differing, Home, OnlyIf};
 use super::repeat::LoopRun;
-use super::scalar::{Home, Scalar};
+use super::scalar::Scalar;
 use super::step::SegmentStep;
 use super::tag::Tag;
 use crate::reach::Reach;
@@ -23,24 +22,6 @@ use crate::spaces::unpack;
 
 /// The most steps of such a run: more cost more than the jump.
 const MOST: usize = 6;
-
-/// The condition of a register on which the last access of a run is made.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct OnlyIf {
-    register: u8,
-    condition: u8,
-    /// What it loads is mostly there already.
-    is_again: bool,
-}
-
-/// A value in r11 that is not what was there already.
-pub(super) struct Differing {
-    label: Label,
-    back: usize,
-    only_if: OnlyIf,
-    wide: bool,
-    to: u8,
-}
 
 impl Scalar<'_> {
     /// Makes a guarded run without a jump, if it can be one; `None` if not. It has to be made once more, with its guard.
@@ -154,19 +135,6 @@ impl Scalar<'_> {
         let from = Place::Register(R11);
         self.out.move_if(differing.wide, holds, differing.to, from);
         self.out.jump_back(differing.back);
-    }
-}
-
-impl OnlyIf {
-    /// The condition on which it holds; the flags say it.
-    fn test(self, out: &mut Assembler) -> u8 {
-        out.general(
-            false,
-            op::TEST,
-            self.register,
-            Place::Register(self.register),
-        );
-        self.condition
     }
 }
 
