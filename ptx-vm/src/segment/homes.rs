@@ -50,8 +50,6 @@ impl Homes {
 pub(super) struct OnlyIf {
     pub(super) register: u8,
     pub(super) condition: u8,
-    /// What it loads is mostly there already.
-    pub(super) is_again: bool,
 }
 
 /// A value in r11 that is not what was there already.

@@ -1,12 +1,12 @@
 //! Guarded loads and stores of a lane that goes through a loop alone, without a jump: whether a guard holds cannot be foretold where it
 //! depends on what was loaded, and a jump that was foretold wrongly takes as long as twenty instructions.
 //!
-//! The steps are made in any case. What is stored goes nowhere if the guard does not hold, and what is loaded is not taken. If an
-//! address is not known to be inside of memory, the run is made with its guard, behind the loop.
+//! The steps are made in any case, and what is stored goes nowhere if the guard does not hold. What is loaded from an address that does not
+//! change in the loop is mostly there already: a compiler loads it again since something was stored in between. So it is compared, and
+//! the guard is asked only if it differs; what the lane does next need not wait for the guard then, as it would if the value were chosen
+//! by it. Other loads keep their jump: memory that nobody asked for would take the place of other memory in caches.
 //!
-//! What is loaded from an address that does not change in the loop is mostly there already: a compiler loads it again since something
-//! was stored in between. So it is compared, and the guard is asked only if it differs. What the lane does next need not wait for the
-//! guard then, as it would if the value were chosen by it.
+//! If an address is not known to be inside of memory, the run is made with its guard, behind the loop.
 //!
 //! Called by `scalar` for each run, and by `lane_access` for such an access. Must not know what a guard is for.
 
@@ -33,8 +33,6 @@ impl Scalar<'_> {
         if !self.is_quiet(number, run) {
             return None;
         }
-        let last = run.steps.last().and_then(|step| step.d.first());
-        let is_again = last.is_some() && self.is_from_outside(run);
         let before = self.state();
         let condition = when::NOT_ZERO ^ u8::from(negated);
         (self.instead, self.only_if) = (
@@ -42,7 +40,6 @@ impl Scalar<'_> {
             Some(OnlyIf {
                 register,
                 condition,
-                is_again,
             }),
         );
         let made = self.steps(number, &run.steps);
@@ -80,7 +77,7 @@ impl Scalar<'_> {
         };
         let is_access = match last.tag {
             Tag::StoreGlobal | Tag::StoreShared => true,
-            Tag::LoadGlobal | Tag::LoadShared => kept(last),
+            Tag::LoadGlobal | Tag::LoadShared => kept(last) && self.is_from_outside(run),
             _ => false,
         };
         is_access
@@ -108,24 +105,19 @@ impl Scalar<'_> {
         Place::At(RAX, 0)
     }
 
-    /// Takes what is in r11, of 64 bits or fewer, if the condition holds.
+    /// Takes what is in r11, of 64 bits or fewer, if the condition holds: mostly it is there already.
     pub(super) fn take_only_if(&mut self, only_if: OnlyIf, wide: bool, to: u8) {
-        let from = Place::Register(R11);
-        if only_if.is_again {
-            let mut label = Label::default();
-            self.out.general(wide, op::COMPARE, to, from);
-            self.out.jump_if(when::NOT_ZERO, &mut label);
-            self.differing.push(Differing {
-                label,
-                back: self.out.code.len(),
-                only_if,
-                wide,
-                to,
-            });
-            return;
-        }
-        let holds = only_if.test(&mut self.out);
-        self.out.move_if(wide, holds, to, from);
+        let mut label = Label::default();
+        self.out
+            .general(wide, op::COMPARE, to, Place::Register(R11));
+        self.out.jump_if(when::NOT_ZERO, &mut label);
+        self.differing.push(Differing {
+            label,
+            back: self.out.code.len(),
+            only_if,
+            wide,
+            to,
+        });
     }
 
     /// The code behind the loop that takes such a value where it differs.
