@@ -34,6 +34,8 @@ pub(crate) const DECIDED: usize = 16;
 pub(crate) const LOOP_BLOCKS: usize = 15;
 /// Places in such a loop, or in several that are one operation, at which lanes can be that have not left it.
 pub(crate) const PLACES: usize = 3;
+/// The most loops in a row that are not tried as searches.
+const MOST_PASSED_OVER: u32 = 1 << 16;
 /// Strips of a lane group.
 const STRIPS: usize = MAX_GROUP_LANES / STRIP;
 
@@ -90,6 +92,9 @@ pub(crate) struct Reach {
     turns: u32,
     /// The generation of memory that the ranges are of.
     generation: u64,
+    /// How many times searches are still done as any other loop, and how many it is after the next one that is refused.
+    passed_over: u32,
+    passes_over: u32,
 }
 
 // SAFETY: its pointers are made anew, by the thread that runs the lane group, each time before they are used
@@ -127,6 +132,28 @@ impl Reach {
         // A fault may have left some.
         self.before.fill(0);
         self.turns = turns;
+    }
+
+    /// A search begins, of which so many turns of strips may be made.
+    pub(crate) fn begin_search(&mut self, turns: u32) {
+        self.turns = turns;
+    }
+
+    /// Whether a search is done as any other loop this time: those before it were refused, and that may be so again.
+    pub(crate) fn passes_over(&mut self) -> bool {
+        let passes = self.passed_over > 0;
+        self.passed_over = self.passed_over.saturating_sub(1);
+        passes
+    }
+
+    /// Whether a search was done. Each refusal in a row costs the next ones twice as long a wait.
+    pub(crate) fn searched(&mut self, done: bool) {
+        if done {
+            self.passes_over = 1;
+        } else {
+            self.passed_over = self.passes_over;
+            self.passes_over = (self.passes_over * 2).min(MOST_PASSED_OVER);
+        }
     }
 
     /// How many turns of strips may still be made.
@@ -209,6 +236,8 @@ impl Reach {
             left: [[0; STRIPS]; PLACES],
             turns: 0,
             generation,
+            passed_over: 0,
+            passes_over: 1,
         }
     }
 

@@ -16,7 +16,7 @@ use super::question::{self, Question};
 use super::rows::{KnownRow, Rows};
 use super::step::{Compiled, Known, RegisterSlot, SegmentLanes, SegmentStep};
 use super::tag::Tag;
-use super::transfer::BROADCAST_32;
+use super::transfer::{BROADCAST_32, BROADCAST_EAX, BROADCAST_RAX};
 use super::widen::{SHL_64, SHR_U64};
 use crate::ir::Reg;
 use crate::isa::{Isa, Target};
@@ -439,6 +439,39 @@ impl Allocator<'_> {
         ends.unwrap_or_else(|| self.free())
     }
 
+    /// A value that all lanes share is in a general register: it is in vectors as well then. Its slot has another one.
+    pub(super) fn hold(&mut self, reg: Reg, from: u8) {
+        let width = (self.slot_of)(reg).width;
+        let op = if width == 8 {
+            BROADCAST_RAX
+        } else {
+            BROADCAST_EAX
+        };
+        for part in 0..(width / 4).max(1) {
+            let unit = (reg, part);
+            if let Some(register) = self.find(unit) {
+                self.pinned.push(register);
+                continue;
+            }
+            let register = self.free();
+            self.out.vector(op, register, 0, Rm::Register(from), 0);
+            self.registers[register as usize] = Some(CachedRegister {
+                unit,
+                dirty: false,
+                made: NEVER,
+            });
+        }
+    }
+
+    /// A register has another value now, which no vector has.
+    pub(super) fn forget(&mut self, reg: Reg) {
+        for held in &mut self.registers {
+            if held.is_some_and(|held| held.unit.0 == reg) {
+                *held = None;
+            }
+        }
+    }
+
     /// The register now has the unit's new value.
     pub(super) fn define(&mut self, register: u8, unit: Unit) {
         for held in &mut self.registers {
@@ -453,7 +486,7 @@ impl Allocator<'_> {
         });
     }
 
-    fn step(&mut self, step: &SegmentStep, part: u8) {
+    pub(super) fn step(&mut self, step: &SegmentStep, part: u8) {
         self.pinned.clear();
         let d = (step.d[0], part);
         let source = |index: usize| (step.s[index], part);

@@ -32,6 +32,7 @@ mod recorded;
 mod repeats;
 mod rounding;
 mod same_loads;
+mod searches;
 mod segments;
 mod sparse;
 mod sparse_scaled;
