@@ -17,8 +17,9 @@ use super::mask::Mask;
 use super::memory::AddressSpace;
 use super::regs::{Bytes, STRIP};
 
-/// Loads and stores of global memory are told apart by their number modulo this: each finds its own array.
-pub(crate) const RANGES: usize = 8;
+/// Loads and stores of global memory are told apart by their number modulo this: each finds its own array. A kernel has its accesses up to
+/// three times (for lanes together, apart, and in loops), and two of different arrays with one number ask in each block.
+pub(crate) const RANGES: usize = 32;
 /// The longest row that is read at once, and what limits leave free at the end.
 pub(crate) const LONGEST: u64 = 256;
 
