@@ -112,6 +112,7 @@ pub(super) fn compile(
         decided.ask(&mut out, &mut other);
         out.bind(other);
     }
+    rows.ask_apart(&mut out);
     if rows.asks() {
         let mut other = Label::default();
         rows.ask(&mut out, &mut other);

@@ -67,6 +67,9 @@ pub(super) mod op {
     pub(crate) const STORE_8: &[u8] = &[0x88];
     pub(crate) const TEST: &[u8] = &[0x85];
     pub(crate) const ADDRESS: &[u8] = &[0x8d];
+    /// prefetcht0, prefetchw, both with 1 in place of a register
+    pub(crate) const FETCH: &[u8] = &[0x0f, 0x18];
+    pub(crate) const FETCH_TO_WRITE: &[u8] = &[0x0f, 0x0d];
     pub(crate) const FIRST_BIT: &[u8] = &[0x0f, 0xbc];
 }
 

@@ -12,6 +12,7 @@ mod asynchronous;
 mod byte_matrices;
 mod calls;
 mod clusters;
+mod columns;
 mod counts;
 mod decided;
 mod faults;
