@@ -71,20 +71,20 @@ impl Allocator<'_> {
         out.general(true, op::ADD, R11, Place::Reach(kept));
         if let Some(ahead) = ahead {
             // Rows far from each other are each in a page of their own, where a processor does not look ahead, and there are about as many
-            // loads in a turn as it has under way.
+            // loads in a turn as it has under way. So what comes two turns later is fetched, or in the next one, of 64 bits.
             out.general(true, op::LOAD_SIGNED_32, RAX, Place::Frame(ahead));
             let next = Place::Element {
                 base: R11,
                 index: RAX,
-                log,
+                log: (log + 1).min(3),
                 distance: 0,
             };
-            let (fetch, which) = if transfer.stores {
-                (op::FETCH_TO_WRITE, 1)
+            let fetch = if transfer.stores {
+                op::FETCH_TO_WRITE
             } else {
-                (op::FETCH, 1)
+                op::FETCH
             };
-            out.general(false, fetch, which, next);
+            out.general(false, fetch, 1, next);
         }
         transfer.row(out, (Base::R11, 0));
     }
