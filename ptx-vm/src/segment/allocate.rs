@@ -16,7 +16,7 @@ use super::question::{self, Question};
 use super::rows::{KnownRow, Rows};
 use super::step::{Compiled, Known, RegisterSlot, SegmentLanes, SegmentStep};
 use super::tag::Tag;
-use super::transfer::{BROADCAST_32, BROADCAST_EAX, BROADCAST_RAX};
+use super::transfer::BROADCAST_32;
 use super::widen::{SHL_64, SHR_U64};
 use crate::ir::Reg;
 use crate::isa::{Isa, Target};
@@ -26,22 +26,22 @@ use crate::reach::Reach;
 pub(super) type Unit = (Reg, u8);
 
 /// Nothing comes.
-const NEVER: usize = usize::MAX;
+pub(super) const NEVER: usize = usize::MAX;
 /// After the segment.
 const AFTER: usize = usize::MAX - 1;
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CachedRegister {
-    unit: Unit,
+    pub(super) unit: Unit,
     /// Its slot does not have this value.
-    dirty: bool,
+    pub(super) dirty: bool,
     /// The step that made it; [`NEVER`] for one that was loaded.
-    made: usize,
+    pub(super) made: usize,
 }
 
 pub(super) struct Allocator<'a> {
     pub(super) out: Assembler,
-    slot_of: &'a dyn Fn(Reg) -> RegisterSlot,
+    pub(super) slot_of: &'a dyn Fn(Reg) -> RegisterSlot,
     live_after: &'a dyn Fn(Reg) -> bool,
     pub(super) masked: bool,
     /// See [`Facts::once`].
@@ -438,39 +438,6 @@ impl Allocator<'_> {
             .copied()
             .find(|&register| self.dies(register));
         ends.unwrap_or_else(|| self.free())
-    }
-
-    /// A value that all lanes share is in a general register: it is in vectors as well then. Its slot has another one.
-    pub(super) fn hold(&mut self, reg: Reg, from: u8) {
-        let width = (self.slot_of)(reg).width;
-        let op = if width == 8 {
-            BROADCAST_RAX
-        } else {
-            BROADCAST_EAX
-        };
-        for part in 0..(width / 4).max(1) {
-            let unit = (reg, part);
-            if let Some(register) = self.find(unit) {
-                self.pinned.push(register);
-                continue;
-            }
-            let register = self.free();
-            self.out.vector(op, register, 0, Rm::Register(from), 0);
-            self.registers[register as usize] = Some(CachedRegister {
-                unit,
-                dirty: false,
-                made: NEVER,
-            });
-        }
-    }
-
-    /// A register has another value now, which no vector has.
-    pub(super) fn forget(&mut self, reg: Reg) {
-        for held in &mut self.registers {
-            if held.is_some_and(|held| held.unit.0 == reg) {
-                *held = None;
-            }
-        }
     }
 
     /// The register now has the unit's new value.

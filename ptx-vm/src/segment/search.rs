@@ -14,7 +14,7 @@
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 
-use super::allocate::{Allocator, Facts};
+use super::allocate::{Allocator, CachedRegister, Facts, NEVER};
 use super::branch::{Label, When};
 use super::encode::{self, Assembler, Base, Opcode, Rm, opcode};
 use super::general::{Place, RAX, RDX, RSI, op, when};
@@ -23,7 +23,9 @@ use super::rows::Rows;
 use super::shared::Shared;
 use super::step::{Known, RegisterSlot, SegmentStep};
 use super::tag::{Compared, Tag};
-use super::transfer::{BROADCAST_32, BROADCAST_EAX, COMPARE_32, FIRST_32, LOWER, TEST_32};
+use super::transfer::{
+    BROADCAST_32, BROADCAST_EAX, BROADCAST_RAX, COMPARE_32, FIRST_32, LOWER, TEST_32,
+};
 use crate::ir::Reg;
 use crate::isa::Target;
 use crate::reach::Reach;
@@ -503,6 +505,41 @@ impl SearchBlock {
     fn reads(&self, reg: Reg) -> bool {
         self.steps.iter().any(|step| step.s.contains(&reg))
             || self.stays.is_some_and(|(on, _)| on == reg)
+    }
+}
+
+impl Allocator<'_> {
+    /// A value that all lanes share is in a general register: it is in vectors as well then. Its slot has another one.
+    fn hold(&mut self, reg: Reg, from: u8) {
+        let width = (self.slot_of)(reg).width;
+        let op = if width == 8 {
+            BROADCAST_RAX
+        } else {
+            BROADCAST_EAX
+        };
+        for part in 0..(width / 4).max(1) {
+            let unit = (reg, part);
+            if let Some(register) = self.find(unit) {
+                self.pinned.push(register);
+                continue;
+            }
+            let register = self.free();
+            self.out.vector(op, register, 0, Rm::Register(from), 0);
+            self.registers[register as usize] = Some(CachedRegister {
+                unit,
+                dirty: false,
+                made: NEVER,
+            });
+        }
+    }
+
+    /// A register has another value now, which no vector has.
+    fn forget(&mut self, reg: Reg) {
+        for held in &mut self.registers {
+            if held.is_some_and(|held| held.unit.0 == reg) {
+                *held = None;
+            }
+        }
     }
 }
 
