@@ -17,6 +17,7 @@ mod loops;
 mod places;
 mod rows;
 mod runs;
+mod search;
 #[cfg(test)]
 mod tests;
 
@@ -248,6 +249,7 @@ impl Emitter {
             let code = &mut self.program.blocks[body.first as usize + index];
             if body.convergent {
                 code.fast = at;
+                self.search(body, index);
             } else {
                 code.slow = at;
                 self.repeat(body, index);

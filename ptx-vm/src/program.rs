@@ -12,6 +12,7 @@
 use std::fmt;
 
 use super::machine::Op;
+use super::regs::{Frame, Lane};
 
 /// No such position.
 pub(crate) const NOWHERE: u32 = u32::MAX;
@@ -80,6 +81,23 @@ pub(crate) struct Move {
 }
 
 impl Move {
+    /// Gives each lane of the strips `low..high` what they share.
+    pub(crate) fn spread(&self, frame: Frame, low: usize, high: usize) {
+        match self.width {
+            1 => self.spread_of::<u8>(frame, low, high),
+            2 => self.spread_of::<u16>(frame, low, high),
+            4 => self.spread_of::<u32>(frame, low, high),
+            _ => self.spread_of::<u64>(frame, low, high),
+        }
+    }
+
+    fn spread_of<T: Lane>(&self, frame: Frame, low: usize, high: usize) {
+        let value = frame.strip::<T>(self.uniform as usize, 0);
+        for strip in low..high {
+            frame.set_strip(self.varying as usize, strip, value);
+        }
+    }
+
     /// What blocks' moves are sorted by.
     pub(crate) fn key(&self) -> (u32, u32) {
         (self.uniform, self.varying)

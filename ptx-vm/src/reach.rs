@@ -17,8 +17,9 @@ use super::mask::Mask;
 use super::memory::AddressSpace;
 use super::regs::{Bytes, STRIP};
 
-/// Loads and stores of global memory are told apart by their number modulo this: each finds its own array.
-pub(crate) const RANGES: usize = 8;
+/// Loads and stores of global memory are told apart by their number modulo this: each finds its own array. A kernel has its accesses up to
+/// three times (for lanes together, apart, and in loops), and two of different arrays with one number ask in each block.
+pub(crate) const RANGES: usize = 32;
 /// The longest row that is read at once, and what limits leave free at the end.
 pub(crate) const LONGEST: u64 = 256;
 
@@ -34,6 +35,8 @@ pub(crate) const DECIDED: usize = 16;
 pub(crate) const LOOP_BLOCKS: usize = 15;
 /// Places in such a loop, or in several that are one operation, at which lanes can be that have not left it.
 pub(crate) const PLACES: usize = 3;
+/// The most loops in a row that are not tried as searches.
+const MOST_PASSED_OVER: u32 = 1 << 16;
 /// Strips of a lane group.
 const STRIPS: usize = MAX_GROUP_LANES / STRIP;
 
@@ -88,8 +91,20 @@ pub(crate) struct Reach {
     left: [[u16; STRIPS]; PLACES],
     /// How many turns of a strip may still be made.
     turns: u32,
+    /// Not zero if there are lanes of several loops (`segment::scalar`) that have not left them.
+    some_left: u32,
+    /// Where a lane's code stores what is not to be stored anywhere (`segment::unguarded`).
+    nowhere: u64,
+    /// Of a strip's lanes that go through a row of turns, where they begin and end, and one that leads out behind them
+    /// (`segment::straight`); where the next one is to be, and the lanes that are to be looked at.
+    records: [[u64; 4]; STRIP + 1],
+    next_record: u64,
+    scan: u32,
     /// The generation of memory that the ranges are of.
     generation: u64,
+    /// How many times searches are still done as any other loop, and how many it is after the next one that is refused.
+    passed_over: u32,
+    passes_over: u32,
 }
 
 // SAFETY: its pointers are made anew, by the thread that runs the lane group, each time before they are used
@@ -106,6 +121,11 @@ impl Reach {
     pub(crate) const SCRATCH: usize = offset_of!(Self, scratch);
     pub(crate) const RUNNING: usize = offset_of!(Self, running);
     pub(crate) const TURNS: usize = offset_of!(Self, turns);
+    pub(crate) const SOME_LEFT: usize = offset_of!(Self, some_left);
+    pub(crate) const RECORDS: usize = offset_of!(Self, records);
+    pub(crate) const NEXT_RECORD: usize = offset_of!(Self, next_record);
+    pub(crate) const SCAN: usize = offset_of!(Self, scan);
+    pub(crate) const NOWHERE: usize = offset_of!(Self, nowhere);
 
     /// Where the lanes stand that are before a block of a loop; after the last block, those before the next turn.
     pub(crate) fn before(block: usize) -> usize {
@@ -127,6 +147,35 @@ impl Reach {
         // A fault may have left some.
         self.before.fill(0);
         self.turns = turns;
+        self.some_left = 0;
+        self.left = [[0; STRIPS]; PLACES];
+    }
+
+    /// Whether lanes have not left several loops.
+    pub(crate) fn some_left(&self) -> bool {
+        self.some_left != 0
+    }
+
+    /// A search begins, of which so many turns of strips may be made.
+    pub(crate) fn begin_search(&mut self, turns: u32) {
+        self.turns = turns;
+    }
+
+    /// Whether a search is done as any other loop this time: those before it were refused, and that may be so again.
+    pub(crate) fn passes_over(&mut self) -> bool {
+        let passes = self.passed_over > 0;
+        self.passed_over = self.passed_over.saturating_sub(1);
+        passes
+    }
+
+    /// Whether a search was done. Each refusal in a row costs the next ones twice as long a wait.
+    pub(crate) fn searched(&mut self, done: bool) {
+        if done {
+            self.passes_over = 1;
+        } else {
+            self.passed_over = self.passes_over;
+            self.passes_over = (self.passes_over * 2).min(MOST_PASSED_OVER);
+        }
     }
 
     /// How many turns of strips may still be made.
@@ -208,7 +257,14 @@ impl Reach {
             before: [0; LOOP_BLOCKS + 1],
             left: [[0; STRIPS]; PLACES],
             turns: 0,
+            some_left: 0,
+            nowhere: 0,
+            records: [[0; 4]; STRIP + 1],
+            next_record: 0,
+            scan: 0,
             generation,
+            passed_over: 0,
+            passes_over: 1,
         }
     }
 

@@ -24,9 +24,9 @@ use crate::spaces::{StateSpace, unpack};
 const MOST: usize = 256;
 
 /// The blocks of a loop, ascending, and where its lanes go.
-struct Shape {
-    blocks: Vec<BlockId>,
-    exit: BlockId,
+pub(super) struct Shape {
+    pub(super) blocks: Vec<BlockId>,
+    pub(super) exit: BlockId,
     /// The headers of the loops in it, if it is several.
     inner: Vec<BlockId>,
 }
@@ -46,7 +46,7 @@ fn through(body: &Body<'_>, mut block: BlockId) -> BlockId {
 
 impl Shape {
     /// The loop whose header a block is, if it is an innermost one with one place to go to.
-    fn of(body: &Body<'_>, header: BlockId) -> Option<Self> {
+    pub(super) fn of(body: &Body<'_>, header: BlockId) -> Option<Self> {
         let blocks = &body.func.blocks;
         let end = |block: BlockId| &blocks[block as usize].end;
         let last = (header..blocks.len() as BlockId)
@@ -188,7 +188,7 @@ impl Shape {
     }
 
     /// Where an edge leads.
-    fn edge(&self, to: BlockId) -> LoopEdge {
+    pub(super) fn edge(&self, to: BlockId) -> LoopEdge {
         if to == self.blocks[0] {
             return Some(self.blocks.len());
         }
@@ -378,7 +378,7 @@ fn steps_of(blocks: &[LoopBlock]) -> impl Iterator<Item = &SegmentStep> {
     runs.flat_map(|run| &run.steps)
 }
 
-fn changes_memory(step: &SegmentStep) -> bool {
+pub(super) fn changes_memory(step: &SegmentStep) -> bool {
     matches!(
         step.tag,
         Tag::StoreGlobal | Tag::StoreShared | Tag::SumShared

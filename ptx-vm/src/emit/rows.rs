@@ -12,6 +12,8 @@ use crate::machine::Op;
 use crate::ops::rows;
 use crate::segment::{Compared, Row, Tag};
 
+/// Elements that a loop goes on in a turn so that what comes is fetched ahead.
+const FAR: u32 = 512;
 /// The most numbers of threads of which something is known.
 const MOST: usize = 8;
 
@@ -53,6 +55,7 @@ impl Rows {
                 }
             }
         }
+        let steps = far_steps(func, classes);
         let mut found = Self::default();
         let mut places: HashMap<(Reg, u8), u32> = HashMap::new();
         for (index, step) in insts().flat_map(wanted) {
@@ -75,6 +78,9 @@ impl Rows {
                 thread: numbers,
                 facts,
                 block: block.map(|block| layout.homes[block as usize].uniform),
+                ahead: block
+                    .and_then(|block| steps.get(&block))
+                    .map(|&step| layout.homes[step as usize].uniform),
             };
             let changes = block.is_some_and(|block| class(block) == Class::Uniform);
             found.of.insert((index, step), (row, changes));
@@ -99,6 +105,40 @@ impl Rows {
             op
         })
     }
+}
+
+/// What loops add to numbers that lanes share in each turn, by these numbers: where it is not known to be a short step.
+fn far_steps(func: &Func, classes: &[Class]) -> HashMap<Reg, Reg> {
+    let insts = || func.blocks.iter().flat_map(|block| &block.insts);
+    let is_shared =
+        |reg: Reg| classes[reg as usize] < Class::Varying && func.regs[reg as usize] == 4;
+    let mut steps = HashMap::new();
+    for inst in insts() {
+        let InstKind::Pure {
+            tag: Tag::Add32, ..
+        } = inst.kind
+        else {
+            continue;
+        };
+        if let (&[a, b], &[sum]) = (inst.s.as_slice(), inst.d.as_slice())
+            && let Some(step) = [(a, b), (b, a)]
+                .into_iter()
+                .find_map(|(a, b)| (a == sum).then_some(b))
+            && is_shared(sum)
+            && is_shared(step)
+        {
+            steps.insert(sum, step);
+        }
+    }
+    for inst in insts() {
+        // What follows soon the processor fetches by itself.
+        if let (InstKind::Const(step), &[reg]) = (&inst.kind, inst.d.as_slice())
+            && (*step as i32).unsigned_abs() < FAR
+        {
+            steps.retain(|_, step| *step != reg);
+        }
+    }
+    steps
 }
 
 /// Whether what a sum was made of is still so wherever the sum is read: behind it in the block that makes it, and before the number is

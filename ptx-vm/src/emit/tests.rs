@@ -2,7 +2,7 @@
 
 use crate::isa::Isa;
 use crate::module::{Module, Options};
-use crate::ops::{control, rows};
+use crate::ops::{control, rows, search};
 use crate::program::Program;
 
 /// A kernel's program for blocks of 256 threads, for a vector unit; `None` if this machine has it not.
@@ -132,4 +132,34 @@ fn loops_of_one_row_are_one_operation() {
         let stores = "st.global.f32 [%a6], %f0;";
         assert!(counts(isa, stores).is_none_or(|counts| counts == [2, 0, 1]));
     }
+}
+
+#[test]
+fn a_search_is_one_operation() {
+    let loops = |index: &str, turn: &str| {
+        format!(
+            "{INDEX} mov.u32 %r8, 0;\nIN:\n{index} mul.wide.u32 %a1, %r7, 4; add.s64 %a2, %a0, %a1; ld.global.u32 %r9, [%a2];\n\
+             {turn} setp.ne.u32 %p0, %r9, %r8;\n@%p0 bra OUT;\nadd.s32 %r8, %r8, 1; setp.lt.u32 %p1, %r8, %r0;\n@%p1 bra IN;\n\
+             OUT:\nst.global.u32 [%a0], %r8;"
+        )
+    };
+    let searches = |isa: Isa, index: &str, turn: &str| {
+        Some(count(&*program(isa, &loops(index, turn))?, search::search))
+    };
+    let index = "add.s32 %r7, %r6, %r8;";
+    assert!(searches(Isa::Avx512, index, "").is_none_or(|count| count == 1));
+    assert!(searches(Isa::Avx2, index, "").is_none_or(|count| count == 0));
+    // What is stored others may see; what each lane has counted is none's but its own; what was loaded is no place in a row.
+    let others = [
+        "st.global.u32 [%a0+8], %r8;",
+        "add.s32 %r6, %r6, %r9;",
+        "mul.wide.u32 %a3, %r9, 4; add.s64 %a4, %a0, %a3; ld.global.u32 %r9, [%a4];",
+    ];
+    for turn in others {
+        assert!(searches(Isa::Avx512, index, turn).is_none_or(|count| count == 0));
+    }
+    // All lanes leave together, whatever they have loaded.
+    let counted = loops(index, "").replace("%p0, %r9", "%p0, %r0");
+    let counted = program(Isa::Avx512, &counted).map(|program| count(&program, search::search));
+    assert!(counted.is_none_or(|count| count == 0));
 }

@@ -18,12 +18,7 @@ impl LaneGroup {
                 if at == 1 && has_move(program, blocks[0], one) {
                     continue;
                 }
-                match one.width {
-                    1 => spread::<u8>(frame, one, low, high),
-                    2 => spread::<u16>(frame, one, low, high),
-                    4 => spread::<u32>(frame, one, low, high),
-                    _ => spread::<u64>(frame, one, low, high),
-                }
+                one.spread(frame, low, high);
             }
         }
         self.reconvergence_delay = 0;
@@ -57,13 +52,6 @@ impl LaneGroup {
 fn has_move(program: &Program, block: u32, one: &Move) -> bool {
     let moves = &program.blocks[block as usize].moves;
     moves.binary_search_by_key(&one.key(), Move::key).is_ok()
-}
-
-fn spread<T: Lane>(frame: Frame, one: &Move, low: usize, high: usize) {
-    let value = frame.strip::<T>(one.uniform as usize, 0);
-    for strip in low..high {
-        frame.set_strip(one.varying as usize, strip, value);
-    }
 }
 
 /// Whether all lanes of `live` hold one value; if so, it is the uniform one.

@@ -360,8 +360,11 @@ unsafe fn run_several(cx: &mut Machine<'_>, op: &Op) -> Option<Vec<(Mask, u32)>>
     let made = unsafe { segment::run_loop(cx, op, turns as u32) }?;
     let rounds = made.div_ceil(counted as u32);
     cx.budget -= i64::from(rounds) * i64::from(op.d[3]);
-    let (low, high, mut gone) = (cx.low, cx.high, cx.mask);
     let mut groups: Vec<(Mask, u32)> = Vec::new();
+    if !cx.reach.some_left() {
+        return Some(groups);
+    }
+    let (low, high, mut gone) = (cx.low, cx.high, cx.mask);
     for (place, block) in [op.d[0], op.s[3], op.s[4]].into_iter().enumerate() {
         let left = cx.reach.left(place, low, high);
         if !left.is_empty() {

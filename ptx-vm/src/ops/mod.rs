@@ -24,6 +24,7 @@ pub(crate) mod parts;
 pub(crate) mod pure;
 pub(crate) mod rows;
 pub(crate) mod scaled;
+pub(crate) mod search;
 pub(crate) mod simple;
 pub(crate) mod sparse;
 pub(crate) mod special;

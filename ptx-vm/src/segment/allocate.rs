@@ -26,22 +26,22 @@ use crate::reach::Reach;
 pub(super) type Unit = (Reg, u8);
 
 /// Nothing comes.
-const NEVER: usize = usize::MAX;
+pub(super) const NEVER: usize = usize::MAX;
 /// After the segment.
 const AFTER: usize = usize::MAX - 1;
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CachedRegister {
-    unit: Unit,
+    pub(super) unit: Unit,
     /// Its slot does not have this value.
-    dirty: bool,
+    pub(super) dirty: bool,
     /// The step that made it; [`NEVER`] for one that was loaded.
-    made: usize,
+    pub(super) made: usize,
 }
 
 pub(super) struct Allocator<'a> {
     pub(super) out: Assembler,
-    slot_of: &'a dyn Fn(Reg) -> RegisterSlot,
+    pub(super) slot_of: &'a dyn Fn(Reg) -> RegisterSlot,
     live_after: &'a dyn Fn(Reg) -> bool,
     pub(super) masked: bool,
     /// See [`Facts::once`].
@@ -112,6 +112,7 @@ pub(super) fn compile(
         decided.ask(&mut out, &mut other);
         out.bind(other);
     }
+    rows.ask_apart(&mut out);
     if rows.asks() {
         let mut other = Label::default();
         rows.ask(&mut out, &mut other);
@@ -453,7 +454,7 @@ impl Allocator<'_> {
         });
     }
 
-    fn step(&mut self, step: &SegmentStep, part: u8) {
+    pub(super) fn step(&mut self, step: &SegmentStep, part: u8) {
         self.pinned.clear();
         let d = (step.d[0], part);
         let source = |index: usize| (step.s[index], part);

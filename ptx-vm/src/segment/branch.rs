@@ -16,6 +16,11 @@ impl Label {
     pub(super) fn is_from(&mut self, at: usize) {
         self.jumps.push(at);
     }
+
+    /// What jumps to another one jumps to it.
+    pub(super) fn add(&mut self, mut other: Self) {
+        self.jumps.append(&mut other.jumps);
+    }
 }
 
 /// When to jump.

@@ -10,13 +10,14 @@ use std::collections::HashMap;
 
 use super::branch::{Label, When};
 use super::general::{BOUNDS, FIRST_BOUND, Place, R11, RAX, op, when};
+use super::homes::Home;
 use super::plan::{self, Indexed};
 use super::repeat::{Loop, LoopBlock, LoopRun};
-use super::scalar::{Home, Scalar};
+use super::scalar::Scalar;
 use super::step::{RegisterSlot, SegmentStep};
 use super::tag::Tag;
 use crate::ir::Reg;
-use crate::reach::Reach;
+use crate::reach::{LONGEST, Reach};
 use crate::spaces::unpack;
 
 /// What is known of an access.
@@ -270,10 +271,9 @@ impl Scalar<'_> {
         out.general(true, op::LOAD, RAX, Place::Reach(limit));
         out.general(true, op::SUB, RAX, Place::Register(R11));
         out.jump_if(when::NOT_ABOVE, &mut none);
-        // Of so many bytes an element may begin in each.
-        out.general_constant(true, 5, RAX, 1);
+        // In so many bytes the longest access may begin, and as many more are its own: an element fits there as well.
+        out.general_constant(true, 0, RAX, LONGEST as i32 - 1);
         out.shift(true, 5, RAX, array.log);
-        out.general_constant(true, 0, RAX, 1);
         out.jump(When::Always, &mut done);
         out.bind(none);
         out.set_constant(RAX, 0);

@@ -13,10 +13,12 @@ pub(super) const RSI: u8 = 6;
 pub(super) const RDI: u8 = 7;
 pub(super) const R11: u8 = 11;
 pub(super) const TURNS: u8 = 15;
-const R10: u8 = 10;
+pub(super) const R10: u8 = 10;
 /// Those that the code keeps for its caller, an even number.
 const KEPT: [u8; 6] = [3, 5, 12, 13, 14, 15];
 
+/// Where that has the strip.
+pub(super) const STRIP: u8 = 0;
 /// Bytes of the code's own part of the stack: 8 more than a multiple of 16.
 const OWN: u8 = FIRST_BOUND + 8 * (BOUNDS + SHORTEST) as u8;
 /// Numbers of elements that a loop can keep there, of arrays (`elements`) and behind those of several arrays (`neighbours`), and where
@@ -67,6 +69,9 @@ pub(super) mod op {
     pub(crate) const STORE_8: &[u8] = &[0x88];
     pub(crate) const TEST: &[u8] = &[0x85];
     pub(crate) const ADDRESS: &[u8] = &[0x8d];
+    /// prefetcht0, prefetchw, both with 1 in place of a register
+    pub(crate) const FETCH: &[u8] = &[0x0f, 0x18];
+    pub(crate) const FETCH_TO_WRITE: &[u8] = &[0x0f, 0x0d];
     pub(crate) const FIRST_BIT: &[u8] = &[0x0f, 0xbc];
 }
 
@@ -245,6 +250,28 @@ impl Assembler {
                 .extend_from_slice(&[0x40 | register >> 3, 0x58 | register & 7]);
         }
         self.code.push(0xc3);
+    }
+
+    /// A product with a constant of 32 bits, which is written where this says.
+    pub(super) fn multiply(&mut self, to: u8, from: u8) -> usize {
+        self.general(true, &[0x69], to, Place::Register(from));
+        self.code.extend_from_slice(&[0; 4]);
+        self.code.len() - 4
+    }
+
+    /// The address of what a label says.
+    pub(super) fn address(&mut self, to: u8, of: &mut Label) {
+        self.code
+            .extend_from_slice(&[0x48 | (to >> 3) << 2, 0x8d, (to & 7) << 3 | 5]); // lea to, [rip + ...]
+        of.is_from(self.code.len());
+        self.code.extend_from_slice(&[0; 4]);
+    }
+
+    /// rcx = the lane's number, which was that in the strip; r11 is lost.
+    pub(super) fn lane_of_strip(&mut self) {
+        self.general(true, op::LOAD, R11, Place::Own(STRIP));
+        self.shift(true, 4, R11, 4);
+        self.general(true, op::ADD, RCX, Place::Register(R11));
     }
 
     /// Keeps a register on the stack.

@@ -15,7 +15,7 @@ use super::widen::{WIDEN, WIDEN_SIGNED};
 
 impl Indexed {
     /// rax = where the element of the index in eax lies.
-    fn place(&self, out: &mut Assembler, base: i32, offset: i32) {
+    pub(super) fn place(&self, out: &mut Assembler, base: i32, offset: i32) {
         if self.signed {
             out.sign_extend_eax();
         }
@@ -143,7 +143,7 @@ impl Assembler {
     }
 
     /// The sum of eax and 15, for its carry and its overflow.
-    fn last_of_row(&mut self) {
+    pub(super) fn last_of_row(&mut self) {
         self.code.extend_from_slice(&[0x41, 0x89, 0xc3]); // mov r11d, eax
         self.code.extend_from_slice(&[0x41, 0x83, 0xc3, 15]); // add r11d, 15
     }

@@ -5,8 +5,8 @@
 use super::allocate::Allocator;
 use super::branch::{Label, When};
 use super::encode::{self, Assembler, Base, Rm};
-use super::general::{Place, R11, op, when};
-use super::transfer::{LOWER, Transfer, UPPER};
+use super::general::{Place, R11, RAX, op, when};
+use super::transfer::{GATHER_32_BY_32, LOWER, Transfer, UPPER};
 use crate::ops::rows::ROWS;
 use crate::reach::Reach;
 
@@ -48,8 +48,8 @@ impl Allocator<'_> {
         &mut self,
         transfer: &Transfer,
         (thread, log): (i32, u8),
-        kept: usize,
-        start: Option<u8>,
+        (kept, start): (usize, Option<u8>),
+        ahead: Option<i32>,
     ) {
         let strip = Place::At(Base::R8 as u8, thread);
         let out = &mut self.out;
@@ -69,6 +69,23 @@ impl Allocator<'_> {
             out.shift(true, 4, R11, log);
         }
         out.general(true, op::ADD, R11, Place::Reach(kept));
+        if let Some(ahead) = ahead {
+            // Rows far from each other are each in a page of their own, where a processor does not look ahead, and there are about as many
+            // loads in a turn as it has under way. So what comes two turns later is fetched, or in the next one, of 64 bits.
+            out.general(true, op::LOAD_SIGNED_32, RAX, Place::Frame(ahead));
+            let next = Place::Element {
+                base: R11,
+                index: RAX,
+                log: (log + 1).min(3),
+                distance: 0,
+            };
+            let fetch = if transfer.stores {
+                op::FETCH_TO_WRITE
+            } else {
+                op::FETCH
+            };
+            out.general(false, fetch, 1, next);
+        }
         transfer.row(out, (Base::R11, 0));
     }
 
@@ -78,7 +95,7 @@ impl Allocator<'_> {
         &mut self,
         transfer: &Transfer,
         t: u8,
-        (facts, (thread, block, offset)): (i32, (i32, Option<i32>, i32)),
+        (facts, (thread, block, offset), kept): (i32, (i32, Option<i32>, i32), Option<usize>),
         (done, apart): (&mut Label, &mut Label),
     ) {
         let out = &mut self.out;
@@ -116,6 +133,17 @@ impl Allocator<'_> {
         addresses(out);
         out.jump(When::Always, apart);
         out.bind(no_row);
+        if let Some(kept) = kept {
+            let mut unknown = Label::default();
+            out.rax_from(kept);
+            out.general(true, op::TEST, RAX, Place::Register(RAX));
+            out.jump_if(when::ZERO, &mut unknown);
+            out.load(t, Base::R8, thread);
+            out.copy_mask(LOWER);
+            out.indexed(GATHER_32_BY_32, transfer.elements[0], (t, 0), 0);
+            out.jump(When::Always, done);
+            out.bind(unknown);
+        }
         addresses(out);
     }
 }

@@ -4,8 +4,9 @@
 
 use super::ask::TransferFacts;
 use super::branch::Label;
-use super::general::{Place, R11, RAX, RCX, RSI, Single, op, when};
-use super::scalar::{Asked, Home, STRIP, STRIP_LANES, Scalar};
+use super::general::{Place, R11, RAX, RCX, RSI, STRIP, Single, op, when};
+use super::homes::Home;
+use super::scalar::{Asked, STRIP_LANES, Scalar};
 use super::step::SegmentStep;
 use super::tag::Tag;
 use crate::ir::Reg;
@@ -82,6 +83,10 @@ impl Scalar<'_> {
                 (address, Place::At(address, 0))
             }
         };
+        let first = match self.only_if {
+            Some(only_if) if stores => self.else_nowhere(first, only_if),
+            _ => first,
+        };
         let is_free = |vector: &u8| !self.free[1].contains(vector);
         let vectors: Vec<u8> = (0..super::scalar::VECTORS).filter(is_free).collect();
         let place = |index: usize| match first {
@@ -125,7 +130,13 @@ impl Scalar<'_> {
                         let op = Single::LOAD[usize::from(element == 8)];
                         self.out.single(op, register, 0, place(index));
                     }
-                    Home::General(register) => self.load_element(element, register, place(index)),
+                    Home::General(register) => match self.only_if {
+                        Some(only_if) => {
+                            self.load_element(element, R11, place(index));
+                            self.take_only_if(only_if, element == 8, register);
+                        }
+                        None => self.load_element(element, register, place(index)),
+                    },
                     Home::Slot => {
                         self.load_element(element, R11, place(index));
                         self.store_slot(R11, reg)?;
@@ -135,6 +146,11 @@ impl Scalar<'_> {
             }
         }
         if known.is_some() {
+            self.transfers += 1;
+            return Some(());
+        }
+        if let Some(instead) = &mut self.instead {
+            instead.add(asked);
             self.transfers += 1;
             return Some(());
         }

@@ -4,7 +4,8 @@
 
 use super::encode::Assembler;
 use super::general::{Place, R11, RAX, Single, op, when};
-use super::scalar::{Home, Scalar};
+use super::homes::Home;
+use super::scalar::Scalar;
 use super::step::SegmentStep;
 use super::tag::{Compared, Tag};
 use crate::ir::Reg;

@@ -19,12 +19,14 @@
 mod allocate;
 mod ask;
 mod branch;
+mod careful;
 mod decided;
 mod elements;
 mod encode;
 mod fused;
 mod general;
 mod group;
+mod homes;
 mod indexed;
 mod known;
 mod lane_access;
@@ -40,11 +42,16 @@ mod question;
 mod repeat;
 mod root;
 mod rows;
+mod same_turns;
 mod scalar;
+mod search;
+mod shared;
 mod step;
+mod straight;
 mod sum;
 mod tag;
 mod transfer;
+mod unguarded;
 mod widen;
 
 use super::ir::Reg;
@@ -56,6 +63,7 @@ use super::reach::Reach;
 pub use native::CodeBytes;
 pub(crate) use native::Native;
 pub(crate) use repeat::{Loop, LoopBlock, LoopEdge, LoopEnd, LoopRun};
+pub(crate) use search::{NEEDED, Search, SearchBlock, compile as compile_search};
 pub(crate) use step::{Compiled, Known, Order, RegisterSlot, Row, SegmentLanes, SegmentStep};
 pub(crate) use tag::{Compared, Tag};
 
@@ -139,6 +147,25 @@ pub(crate) unsafe fn run_loop(cx: &mut Machine<'_>, op: &Op, turns: u32) -> Opti
         return None;
     }
     Some(turns - cx.reach.turns())
+}
+
+/// Runs the search ([`Search`]) whose code stands at `imm`, of at most so many turns of a strip; it needs `d[2]` bytes of the frame. Tells
+/// whether it was done, or is to be done as any other loop from its beginning, and how many turns of strips were made.
+///
+/// # Safety
+/// As for [`run`].
+pub(crate) unsafe fn run_search(cx: &mut Machine<'_>, op: &Op, turns: u32) -> (bool, u32) {
+    let frame = cx.frame.at(0, op.d[2] as usize);
+    // SAFETY: the caller's: it is such a function, and the program keeps it mapped.
+    let code: Code = unsafe { std::mem::transmute::<usize, Code>(op.imm as usize) };
+    let (low, high, mask) = (cx.low, cx.high, cx.mask);
+    let turns = turns.clamp(1, MOST_TURNS);
+    cx.reach.begin_search(turns);
+    let reach = cx.ready_reach();
+    // SAFETY: the code touches the slots that the layout gave, all inside of the bytes just checked, for strips of this lane
+    // group; it reads the mask, counts turns in `reach`, and reads memory as far as that says.
+    let done = unsafe { code(frame, low, high, mask.0.as_ptr(), reach) } == 0;
+    (done, turns - cx.reach.turns())
 }
 
 /// What the code of a segment is called as: the frame, the first strip, the one after the last, the lanes that run, 16

@@ -182,8 +182,13 @@ impl Scalar<'_> {
             self.out.general(true, op::ADDRESS, RAX, place);
             RAX
         };
+        self.compare_with_shortest(neighbours, furthest);
+    }
+
+    /// Compares an index with how many elements the shortest array has.
+    pub(super) fn compare_with_shortest(&mut self, neighbours: &Neighbours, index: u8) {
         let count = shortest(neighbours.arrays);
-        self.out.general(true, op::COMPARE, furthest, count);
+        self.out.general(true, op::COMPARE, index, count);
     }
 }
 

@@ -218,13 +218,13 @@ impl Assembler {
     }
 
     /// The strip's place at [r10 + place] = ax
-    pub(super) fn set_left(&mut self, place: usize) {
+    fn set_left(&mut self, place: usize) {
         self.code.extend_from_slice(&[0x66, 0x41]);
         self.reach([0x89, 0x84, 0x72], place); // mov [r10 + 2*rsi + place], ax
     }
 
     /// Looks at eax.
-    fn test_eax(&mut self) {
+    pub(super) fn test_eax(&mut self) {
         self.code.extend_from_slice(&[0x85, 0xc0]);
     }
 
@@ -248,7 +248,7 @@ impl Assembler {
     }
 
     /// k1 = the lanes of eax, and k2 their upper half
-    fn run_eax(&mut self) {
+    pub(super) fn run_eax(&mut self) {
         self.code.extend_from_slice(&[0xc5, 0xf8, 0x92, 0xc8]); // kmovw k1, eax
         self.upper_running();
     }
@@ -286,7 +286,7 @@ impl Assembler {
     }
 
     /// One less at [r10 + place]
-    fn count_down(&mut self, place: usize) {
+    pub(super) fn count_down(&mut self, place: usize) {
         self.reach([0x41, 0xff, 0x8a], place); // dec dword [r10 + place]
     }
 

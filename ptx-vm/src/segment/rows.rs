@@ -21,7 +21,7 @@ use super::plan::Indexed;
 use super::step::{RegisterSlot, Row, SegmentStep};
 use super::tag::Tag;
 use crate::ir::Reg;
-use crate::ops::rows::{LEAST, MOST, ROWS};
+use crate::ops::rows::{APART, BITS, LEAST, MOST, ROWS};
 use crate::reach::{self, Reach};
 use crate::spaces::unpack;
 
@@ -44,6 +44,8 @@ pub(super) enum KnownRow {
         kept: usize,
         /// The register that has the strip's distance from there, if several accesses share it.
         start: Option<u8>,
+        /// Where it lies how many elements further the next turn's row is.
+        ahead: Option<i32>,
     },
     /// Of shared memory, at the sum of these numbers and a distance; whether lanes follow each other, and a strip's elements are inside,
     /// is asked for each.
@@ -52,6 +54,9 @@ pub(super) enum KnownRow {
         thread: i32,
         block: Option<i32>,
         offset: i32,
+        /// Of loads of words, where it is kept from where on threads' numbers are places of words, all of them inside; 0 if they are not, or
+        /// there is a better way.
+        apart: Option<usize>,
     },
 }
 
@@ -115,6 +120,7 @@ impl Rows {
                         thread: place(row.thread)?,
                         block,
                         offset: i32::try_from(access.offset).ok()?,
+                        apart: None,
                     },
                     facts: place(row.facts)?,
                     element: None,
@@ -145,6 +151,7 @@ impl Rows {
                         log,
                         kept,
                         start: None,
+                        ahead: row.ahead.and_then(place),
                     },
                     facts: place(row.facts)?,
                     element: Some(element),
@@ -157,8 +164,16 @@ impl Rows {
                 Tag::LoadShared | Tag::StoreShared => shared(),
                 _ => global(),
             };
-            if let Some(asked) = asked {
+            if let Some(mut asked) = asked {
                 kept += usize::from(asked.element.is_some());
+                if let KnownRow::Shared { apart, .. } = &mut asked.row
+                    && step.tag == Tag::LoadShared
+                    && step.access.1 == 4
+                    && kept < reach::ROWS
+                {
+                    *apart = Some(Reach::row(kept));
+                    kept += 1;
+                }
                 rows.push((at, asked));
             }
         }
@@ -227,6 +242,22 @@ impl Rows {
         }
     }
 
+    /// Before the first strip: finds out about loads from shared memory whose lanes are apart.
+    pub(super) fn ask_apart(&self, out: &mut Assembler) {
+        for (_, asked) in &self.accesses {
+            if let KnownRow::Shared {
+                facts,
+                block,
+                offset,
+                apart: Some(apart),
+                ..
+            } = asked.row
+            {
+                ask_apart(out, (facts, block, offset), apart);
+            }
+        }
+    }
+
     /// By step.
     pub(super) fn known(&self) -> HashMap<usize, KnownRow> {
         let accesses = self.accesses.iter();
@@ -249,6 +280,36 @@ impl Rows {
             }
         }
     }
+}
+
+/// Where the words of all lanes are inside, and neither rows nor the same for a strip: from where on threads' numbers are their places.
+fn ask_apart(out: &mut Assembler, (facts, block, offset): (i32, Option<i32>, i32), apart: usize) {
+    let mut other = Label::default();
+    out.set_constant(RAX, 0);
+    out.general(true, op::STORE, RAX, Place::Reach(apart));
+    out.general(false, &[0x83], 7, Place::Frame(facts + APART));
+    out.code.push(0); // cmp dword [...], 0
+    out.jump_if(when::ZERO, &mut other);
+    match block {
+        None => out.set_constant(R11, 0),
+        Some(block) => out.general(true, op::LOAD_SIGNED_32, R11, Place::Frame(block)),
+    }
+    out.general_constant(true, 0, R11, offset);
+    // The sums in 64 bits are those in 32 if they are inside.
+    out.general(false, op::LOAD, R9, Place::Reach(Reach::limit(4)));
+    for fact in [LEAST, MOST] {
+        out.general(true, op::LOAD, RAX, Place::Frame(facts + fact));
+        out.general(true, op::ADD, RAX, Place::Register(R11));
+        out.general(true, op::COMPARE, RAX, Place::Register(R9));
+        out.jump_if(when::NOT_BELOW, &mut other);
+    }
+    out.general(false, op::LOAD, RAX, Place::Frame(facts + BITS));
+    out.general(false, op::OR, RAX, Place::Register(R11));
+    out.test_low(RAX, 3);
+    out.jump_if(when::NOT_ZERO, &mut other);
+    out.general(true, op::ADD, R11, Place::Reach(Reach::SHARED));
+    out.general(true, op::STORE, R11, Place::Reach(apart));
+    out.bind(other);
 }
 
 impl Element {

@@ -13,10 +13,12 @@ use super::ask::TransferFacts;
 use super::branch::{Label, When};
 use super::elements::{Element, Elements};
 use super::encode::Assembler;
-use super::general::{Place, R11, RAX, RCX, RDX, RSI, Single, TURNS, op, when};
+use super::general::{Place, R10, R11, RAX, RCX, RDX, RSI, STRIP, Single, TURNS, op, when};
+use super::homes::{Careful, Differing, Home, OnlyIf};
 use super::lives::{self, Ending};
 use super::neighbours::{AllNeighbours, Neighbours};
 use super::repeat::{Loop, LoopEdge, LoopEnd, LoopRun};
+use super::same_turns;
 use super::step::{RegisterSlot, SegmentStep};
 use crate::ir::Reg;
 use crate::isa::Target;
@@ -28,23 +30,14 @@ const GENERAL: [u8; 9] = [3, 5, RSI, RDX, 8, 9, 12, 13, 14];
 pub(super) const VECTORS: u8 = 14;
 /// Vector registers that are kept free for what lives within a run: what does not find one is in its slot meanwhile.
 const FREE: usize = 3;
-/// Where the code's own part of the stack has the strip, the one after the last, the masks' address, the lanes of the strip that
+/// Where the code's own part of the stack has, behind the strip, the one after the last, the masks' address, the lanes of the strip that
 /// are still to come, and those that have not left, by where they are.
-pub(super) const STRIP: u8 = 0;
 const LAST: u8 = 8;
 const MASKS: u8 = 16;
-const COMING: u8 = 24;
+pub(super) const COMING: u8 = 24;
 const LEFT: [u8; PLACES] = [28, 32, 36];
 /// Lanes of a strip.
 pub(super) const STRIP_LANES: i32 = 16;
-
-/// Where a register is while a lane goes through the loop.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Home {
-    General(u8),
-    Vector(u8),
-    Slot,
-}
 
 /// An access that the executor is asked about.
 pub(super) struct Asked {
@@ -82,25 +75,14 @@ pub(super) struct Scalar<'a> {
     pub(super) known: Option<(Neighbours, u8)>,
     /// A register that the last step loads, and only the next one reads; where that reads it in memory if it was not loaded.
     pub(super) factor: Option<(Reg, Option<Place>)>,
-    careful: Vec<Careful>,
-}
-
-/// A run whose elements may be missing, to be made behind the loop.
-struct Careful {
-    label: Label,
-    back: usize,
-    number: usize,
-    steps: Vec<SegmentStep>,
-    before: Homes,
-    after: Homes,
-}
-
-/// Where registers are, which ones are free, and how many loads and stores there have been.
-#[derive(Clone, PartialEq)]
-struct Homes {
-    homes: HashMap<Reg, Home>,
-    free: [Vec<u8>; 2],
-    transfers: usize,
+    /// Where an access goes on that may be outside of what is known, if the executor is not asked there.
+    pub(super) instead: Option<Label>,
+    /// The last access of a run is made on this condition only, without a jump.
+    pub(super) only_if: Option<OnlyIf>,
+    pub(super) differing: Vec<Differing>,
+    /// The registers that the loop writes.
+    pub(super) written: HashSet<Reg>,
+    pub(super) careful: Vec<Careful>,
 }
 
 /// Compiles a loop, as [`super::compile`] does a segment; one turn of it is a lane's. `None` if it has steps that are not for
@@ -112,6 +94,7 @@ pub(super) fn compile(
     target: Target,
     first: usize,
 ) -> Option<Vec<u8>> {
+    let same = same_turns::find(repeated, constant_of);
     let (elements, repeated) = Elements::find(repeated, slot_of, constant_of, first);
     let repeated = &repeated;
     let floats = lives::floats(repeated, constant_of)?;
@@ -135,6 +118,10 @@ pub(super) fn compile(
         neighbours,
         known: None,
         factor: None,
+        instead: None,
+        only_if: None,
+        differing: Vec::new(),
+        written: HashSet::new(),
         careful: Vec::new(),
     };
     let kept = scalar.settle(repeated)?;
@@ -143,22 +130,35 @@ pub(super) fn compile(
     for (register, place) in [(RSI, STRIP), (RDX, LAST), (RCX, MASKS)] {
         out.general(true, op::STORE, register, Place::Own(place));
     }
-    out.general(true, op::LOAD, 10, Place::Register(8));
+    out.general(true, op::LOAD, R10, Place::Register(8));
     out.general(false, op::LOAD, TURNS, Place::Reach(Reach::TURNS));
     scalar.begin_elements()?;
     let out = &mut scalar.out;
-    let strip = out.code.len();
-    out.general(true, op::LOAD, RSI, Place::Own(STRIP));
-    out.general(true, op::LOAD, RCX, Place::Own(MASKS));
-    out.lanes_of_strip();
-    out.general(false, op::STORE, RAX, Place::Own(COMING));
     out.set_constant(RAX, 0);
-    let places = 1 + repeated.inner.len();
-    for &left in LEFT.get(..places)? {
+    let places = LEFT.get(..1 + repeated.inner.len())?;
+    for &left in places {
         out.general(false, op::STORE, RAX, Place::Own(left));
     }
+    let strip = out.code.len();
+    // Other registers have bases and numbers of elements, which stay for all strips.
+    out.general(true, op::LOAD, RAX, Place::Own(STRIP));
+    out.general(true, op::LOAD, RCX, Place::Own(MASKS));
+    out.general(false, op::LOAD_16, RAX, of_strip(RCX, RAX, 0));
+    let [
+        mut next_strip,
+        mut strip_done,
+        mut some_left,
+        mut out_of_turns,
+    ] = [(); 4].map(|()| Label::default());
+    out.general(false, op::TEST, RAX, Place::Register(RAX));
+    out.jump_if(when::ZERO, &mut next_strip);
+    out.general(false, op::STORE, RAX, Place::Own(COMING));
+    if let Some(same) = same {
+        // If not, all lanes are coming.
+        let _ = scalar.straight(repeated, same, &kept);
+    }
+    let out = &mut scalar.out;
     let next_lane = out.code.len();
-    let (mut strip_done, mut out_of_turns) = (Label::default(), Label::default());
     out.general(false, op::LOAD, RAX, Place::Own(COMING));
     out.general(false, op::TEST, RAX, Place::Register(RAX));
     out.jump_if(when::ZERO, &mut strip_done);
@@ -166,14 +166,12 @@ pub(super) fn compile(
     out.jump_if(when::ZERO, &mut out_of_turns);
     out.next_lane();
     out.general(false, op::STORE, R11, Place::Own(COMING));
-    out.general(true, op::LOAD, R11, Place::Own(STRIP));
-    out.shift(true, 4, R11, 4);
-    out.general(true, op::ADD, RCX, Place::Register(R11));
+    out.lane_of_strip();
     for &reg in kept.iter().filter(|reg| repeated.read.contains(reg)) {
         scalar.fetch(reg)?;
     }
-    let turn = scalar.out.code.len();
     let (mut again, mut left) = (Label::default(), Label::default());
+    let turn = scalar.out.code.len();
     let stops = scalar.turn(repeated, &mut again, &mut left)?;
     // No turns are left, but the lane is.
     if repeated.inner.is_empty() {
@@ -199,20 +197,38 @@ pub(super) fn compile(
     out.general(false, op::OR, RAX, Place::Own(LEFT[0]));
     out.general(false, op::STORE, RAX, Place::Own(LEFT[0]));
     out.bind(strip_done);
-    out.general(true, op::LOAD, RSI, Place::Own(STRIP));
-    for (place, &left) in LEFT[..places].iter().enumerate() {
-        out.general(false, op::LOAD, RAX, Place::Own(left));
-        out.set_left(Reach::left_at(place));
+    // Mostly all have left.
+    out.general(false, op::LOAD, RAX, Place::Own(places[0]));
+    for &left in &places[1..] {
+        out.general(false, op::OR, RAX, Place::Own(left));
     }
-    out.general_constant(true, 0, RSI, 1);
-    out.general(true, op::STORE, RSI, Place::Own(STRIP));
-    out.general(true, op::COMPARE, RSI, Place::Own(LAST));
+    out.general(false, op::TEST, RAX, Place::Register(RAX));
+    out.jump_if(when::NOT_ZERO, &mut some_left);
+    out.bind(next_strip);
+    let strip_left = out.code.len();
+    out.general(true, op::LOAD, RCX, Place::Own(STRIP));
+    out.general_constant(true, 0, RCX, 1);
+    out.general(true, op::STORE, RCX, Place::Own(STRIP));
+    out.general(true, op::COMPARE, RCX, Place::Own(LAST));
     out.jump_back_if(when::BELOW, strip);
     out.general(false, op::STORE, TURNS, Place::Reach(Reach::TURNS));
     out.set_constant(RAX, 0);
     out.leave();
+    out.bind(some_left);
+    out.general(false, op::STORE, RAX, Place::Reach(Reach::SOME_LEFT));
+    out.general(true, op::LOAD, RCX, Place::Own(STRIP));
+    for (place, &left) in places.iter().enumerate() {
+        out.general(false, op::LOAD, RAX, Place::Own(left));
+        out.general_16(op::STORE, RAX, of_strip(R10, RCX, Reach::left_at(place)));
+        out.set_constant(RAX, 0);
+        out.general(false, op::STORE, RAX, Place::Own(left));
+    }
+    out.jump_back(strip_left);
     for careful in std::mem::take(&mut scalar.careful) {
         scalar.make_careful(careful)?;
+    }
+    for differing in std::mem::take(&mut scalar.differing) {
+        scalar.make_differing(differing);
     }
     let mut failed = Label::default();
     for asked in std::mem::take(&mut scalar.asked) {
@@ -223,6 +239,16 @@ pub(super) fn compile(
     out.set_constant(RAX, 1);
     out.leave();
     Some(scalar.out.finish())
+}
+
+/// Where a strip's 16 bits are, of a register that has its number.
+fn of_strip(base: u8, strip: u8, distance: usize) -> Place {
+    Place::Element {
+        base,
+        index: strip,
+        log: 1,
+        distance: distance as i32,
+    }
 }
 
 impl Scalar<'_> {
@@ -240,6 +266,7 @@ impl Scalar<'_> {
             }
             written.extend(step.d.iter().copied());
         }
+        self.written.clone_from(&written);
         if written.iter().any(|&reg| !(self.slot_of)(reg).varying) {
             return None;
         }
@@ -362,7 +389,7 @@ impl Scalar<'_> {
     }
 
     /// Loads what a lane begins with.
-    fn fetch(&mut self, reg: Reg) -> Option<()> {
+    pub(super) fn fetch(&mut self, reg: Reg) -> Option<()> {
         match self.home(reg) {
             Home::General(register) => self.load_slot(register, reg)?,
             Home::Vector(register) => {
@@ -376,7 +403,7 @@ impl Scalar<'_> {
     }
 
     /// Stores what a lane ends with.
-    fn put_back(&mut self, reg: Reg) -> Option<()> {
+    pub(super) fn put_back(&mut self, reg: Reg) -> Option<()> {
         match self.home(reg) {
             Home::General(register) => self.store_slot(register, reg)?,
             Home::Vector(register) => {
@@ -413,6 +440,12 @@ impl Scalar<'_> {
             starts.push(self.out.code.len());
             self.flags = None;
             for run in &block.runs {
+                if let Some(careful) = self.unguarded(number, run) {
+                    self.careful.push(careful?);
+                    self.flags = None;
+                    number += 1;
+                    continue;
+                }
                 let mut skipped = Label::default();
                 if let Some((on, negated)) = run.guard {
                     let holds = self.test(on, negated)?;
@@ -482,7 +515,7 @@ impl Scalar<'_> {
     }
 
     /// A run's steps, which look once for several elements where they can.
-    fn run(&mut self, number: usize, run: &LoopRun) -> Option<()> {
+    pub(super) fn run(&mut self, number: usize, run: &LoopRun) -> Option<()> {
         let neighbours = self.neighbours.of(number).cloned();
         let known = neighbours.and_then(|known| match self.home(known.index) {
             Home::General(index) => Some((known, index)),
@@ -503,13 +536,14 @@ impl Scalar<'_> {
             back: self.out.code.len(),
             number,
             steps: run.steps.clone(),
+            guard: None,
             before,
             after: self.state(),
         });
         Some(())
     }
 
-    fn steps(&mut self, number: usize, steps: &[SegmentStep]) -> Option<()> {
+    pub(super) fn steps(&mut self, number: usize, steps: &[SegmentStep]) -> Option<()> {
         self.length = steps.len();
         for (at, step) in steps.iter().enumerate() {
             self.now = (number, at);
@@ -527,34 +561,8 @@ impl Scalar<'_> {
         Some(())
     }
 
-    fn state(&self) -> Homes {
-        Homes {
-            homes: self.homes.clone(),
-            free: self.free.clone(),
-            transfers: self.transfers,
-        }
-    }
-
-    /// The code behind the loop for a run whose elements may be missing. The flags are then as the run leaves them, which the branch
-    /// behind it may ask.
-    fn make_careful(&mut self, careful: Careful) -> Option<()> {
-        self.out.bind(careful.label);
-        let Homes {
-            homes,
-            free,
-            transfers,
-        } = careful.before;
-        (self.homes, self.free, self.transfers) = (homes, free, transfers);
-        self.steps(careful.number, &careful.steps)?;
-        if self.state() != careful.after {
-            return None;
-        }
-        self.out.jump_back(careful.back);
-        Some(())
-    }
-
     /// The condition on which a predicate holds, or does not; the flags say it.
-    fn test(&mut self, on: Reg, negated: bool) -> Option<u8> {
+    pub(super) fn test(&mut self, on: Reg, negated: bool) -> Option<u8> {
         if let Some((known, holds)) = self.flags
             && known == on
         {

@@ -56,6 +56,8 @@ pub(crate) struct Row {
     pub(crate) facts: u32,
     /// Where the block's number lies, if there is one.
     pub(crate) block: Option<u32>,
+    /// Where it lies how far a loop's next turn takes that number, if it may be far.
+    pub(crate) ahead: Option<u32>,
 }
 
 /// What is known of registers of the program.

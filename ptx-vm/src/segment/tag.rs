@@ -107,6 +107,12 @@ pub(crate) enum Compared {
     U64,
 }
 
+impl Compared {
+    pub(crate) fn is_whole(self) -> bool {
+        !matches!(self, Self::F32 | Self::F64)
+    }
+}
+
 impl Tag {
     /// What is named by the words of a comparison of a type; `None` if segments have none of it.
     pub(crate) fn comparison(name: &str, ty: Type) -> Self {

@@ -112,9 +112,10 @@ impl Allocator<'_> {
             log,
             kept,
             start,
+            ahead,
         }) = known
         {
-            self.known_row(&transfer, (thread, log), kept, start);
+            self.known_row(&transfer, (thread, log), (kept, start), ahead);
             self.transfers += 1;
             self.define_elements(step, &elements);
             return;
@@ -125,11 +126,12 @@ impl Allocator<'_> {
             thread,
             block,
             offset,
+            apart: kept,
         }) = known
         {
             let numbers = (thread, block, offset);
             let ways = (&mut done, &mut apart);
-            self.known_shared(&transfer, addresses[0], (facts, numbers), ways);
+            self.known_shared(&transfer, addresses[0], (facts, numbers, kept), ways);
         }
         if let Some((number, is_first)) = self.group() {
             if is_first {
@@ -555,7 +557,7 @@ const COMPARE_64: Opcode = opcode(3, 1, true, 0x1e);
 pub(super) const TEST_32: Opcode = opcode(2, 1, false, 0x27);
 const TEST_64: Opcode = opcode(2, 1, true, 0x27);
 /// vpgatherdd, vpgatherdq, vpgatherqd, vpgatherqq
-const GATHER_32_BY_32: Opcode = opcode(2, 1, false, 0x90);
+pub(super) const GATHER_32_BY_32: Opcode = opcode(2, 1, false, 0x90);
 const GATHER_64_BY_32: Opcode = opcode(2, 1, true, 0x90);
 const GATHER_32_BY_64: Opcode = opcode(2, 1, false, 0x91);
 const GATHER_64_BY_64: Opcode = opcode(2, 1, true, 0x91);

@@ -212,6 +212,148 @@ fn rows_go_on_after_their_budget() {
     same_by_all_ways(&body, 256, 1, 0).expect("no fault");
 }
 
+/// Rows that a lane makes by single turns, if they are what the two loops do: long ones, and others than a compiler has.
+#[test]
+fn rows_of_single_turns_are_the_same() {
+    let sum = "fma.rn.f32 %f3, %f4, %f5, %f3; mul.lo.u32 %r14, %r14, 31; add.u32 %r14, %r14, %q5;";
+    let rest = "and.b32 %q1, %r11, 3;";
+    let groups = "setp.lt.u32 %p3, %r11, 4;";
+    let further = "setp.lt.u32 %p2, %r12, %r9;";
+    for shape in [
+        "mul.lo.u32 %r13, %r2, 11; and.b32 %r13, %r13, 255; mul.lo.u32 %r12, %r5, 37; and.b32 %r12, %r12, 4095;",
+        "and.b32 %r13, %r2, 3; shl.b32 %r13, %r13, 6; and.b32 %r12, %r5, 63;",
+        "mov.u32 %r13, 64; mov.u32 %r12, %r5;",
+        PLAIN.shape,
+    ] {
+        let body = Rows {
+            shape,
+            sum,
+            ..PLAIN
+        }
+        .body();
+        assert!(
+            [rest, groups, further]
+                .iter()
+                .all(|line| body.contains(line))
+        );
+        for (line, other) in [
+            (further, further),
+            (further, "setp.lt.s32 %p2, %r12, %r9;"),
+            (further, "setp.ge.u32 %p2, %r12, %r9; not.pred %p2, %p2;"),
+            (further, "setp.lt.u32 %p2, %r12, %r11;"),
+            // Groups that go over the end, or are too few.
+            (rest, "and.b32 %q1, %r11, 1;"),
+            (rest, "and.b32 %q1, %r11, 7;"),
+            (rest, "and.b32 %q1, %r11, 63;"),
+            (rest, "mov.u32 %q1, 5;"),
+            (rest, "max.u32 %q1, %r11, 5; sub.u32 %q1, %q1, 4;"),
+            (rest, "add.u32 %q1, %r11, 4; min.u32 %q1, %q1, 40;"),
+            (groups, "setp.lt.u32 %p3, %r11, 1;"),
+            (groups, "setp.lt.u32 %p3, %r11, 40;"),
+            (groups, "and.b32 %q3, %r12, 8; setp.eq.u32 %p3, %q3, 0;"),
+            // A sum that is not what it was long before.
+            (
+                "mov.f32 %f3, 0f00000000; setp.eq.u32 %p0,",
+                "mov.f32 %f3, 0f40A00000; setp.eq.u32 %p0,",
+            ),
+            (groups, "setp.eq.u32 %p3, %r2, %r2;"),
+            (groups, "setp.ne.u32 %p3, %r2, %r2;"),
+        ] {
+            assert!(body.contains(line), "{line}");
+            same_by_all_ways(&body.replace(line, other), 256, 1, 0).expect("no fault");
+        }
+        // As nvcc asks whether there are groups, and otherwise.
+        for asked in [
+            "not.b32 %q3, %q2; add.s32 %q3, %r9, %q3; setp.lt.u32 %p3, %q3, 3;",
+            "not.b32 %q3, %q2; add.s32 %q3, %q3, %r9; setp.ge.u32 %p3, %q3, 3; not.pred %p3, %p3;",
+            "not.b32 %q3, %q2; add.s32 %q3, %r9, %q3; setp.lt.u32 %p3, %q3, 4;",
+            "not.b32 %q3, %q2; add.s32 %q3, %r9, %q3; setp.lt.s32 %p3, %q3, 3;",
+            "sub.u32 %q3, %r9, %q2; setp.lt.u32 %p3, %q3, 3;",
+        ] {
+            let body = body.replace(rest, &format!("{rest} mov.u32 %q2, %r12;"));
+            same_by_all_ways(&body.replace(groups, asked), 256, 1, 0).expect("no fault");
+        }
+        // Single turns that are not what groups do.
+        for (line, other) in [
+            ("add.s32 %r12, %r12, 1;", "add.s32 %r12, %r12, 2;"),
+            ("add.s32 %r12, %r12, 4; setp", "add.s32 %r12, %r12, 8; setp"),
+            (
+                "add.s32 %q1, %q1, -1;",
+                "add.s32 %q1, %q1, -1; add.u32 %r14, %r14, 1;",
+            ),
+            (
+                "add.s32 %q1, %q1, -1;",
+                "add.s32 %q1, %q1, -1; add.u32 %r14, %r14, %q1;",
+            ),
+            ("add.s32 %i0, %r12, 2;", "add.s32 %i0, %r12, 3;"),
+            ("add.s32 %i3, %r12, 2;", "add.s32 %i3, %r12, 3;"),
+            (
+                "fma.rn.f32 %f3, %g2, %h2, %f3;",
+                "fma.rn.f32 %f3, %h2, %h2, %f3;",
+            ),
+            ("fma.rn.f32 %f3, %g4, %h4, %f3;", "sub.f32 %f3, %f3, %h4;"),
+        ] {
+            same_by_all_ways(&body.replace(line, other), 256, 1, 0).expect("no fault");
+        }
+    }
+}
+
+/// A row of which one lane finds an element that is not there.
+#[test]
+fn a_row_faults_where_the_loops_do() {
+    for (lane, wider) in [
+        (38, "0x3ffffff"),
+        (38, "0x7fffffff"),
+        (37, "0xffffffff"),
+        (8, "0x1fffff"),
+        (0, "4095"),
+    ] {
+        let shape = format!(
+            "{} setp.eq.u32 %p0, %r2, {lane}; selp.b32 %q6, {wider}, 4095, %p0;",
+            PLAIN.shape
+        );
+        let rows = Rows {
+            shape: &shape,
+            column: "and.b32 %q5, %q4, %q6;",
+            ..PLAIN
+        };
+        match same_by_all_ways(&rows.body(), 256, 1, 0) {
+            Ok(_) => assert_eq!(wider, "4095", "a column is outside"),
+            Err(fault) => assert_eq!(fault.kind, FaultKind::IllegalAddress),
+        }
+    }
+}
+
+/// An array of four elements at the end of memory, of which one lane of the last strip wants another one. How many elements there are is
+/// in one register or another, by how many the loop has for other things.
+#[test]
+fn short_arrays_are_as_short_for_each_strip() {
+    for (further, others) in [4, 9, 14, 15]
+        .into_iter()
+        .flat_map(|further| (0..4).map(move |others| (further, others)))
+    {
+        let sums: String = (0..=others)
+            .map(|at| format!("add.u32 %o{at}, %o{at}, %q{}; ", 3 + at % 2 * 2))
+            .collect();
+        let stores: String = (0..=others)
+            .map(|at| format!("st.global.u32 [%a1+{}], %o{at}; ", 4 * at))
+            .collect();
+        let body = format!(
+            ".reg .b32 %q<8>, %o<5>; .reg .b64 %x<4>;\nmov.u32 %o4, 4; mov.u32 %o0, 0; mov.u32 %o1, 1; mov.u32 %o2, 2; mov.u32 %o3, 3;\n\
+             ld.param.u64 %a4, [to]; add.s64 %a6, %a4, 65520; and.b32 %q1, %r2, 7; mov.u32 %r12, %r5;\n\
+             setp.eq.u32 %p0, %r2, 250; selp.b32 %q6, {further}, 2, %p0; setp.eq.u32 %p1, %q1, 0;\n@%p1 bra OUT;\n\
+             IN:\nmul.wide.u32 %x0, %r12, 4; add.s64 %x1, %a0, %x0; ld.global.u32 %q4, [%x1];\n\
+             min.u32 %q2, %q4, %q6; mul.wide.u32 %x2, %q2, 4; add.s64 %x3, %a6, %x2; ld.global.u32 %q3, [%x3]; ld.global.u32 %q5, [%x3+4];\n\
+             {sums}add.s32 %r12, %r12, 1; add.s32 %q1, %q1, -1; setp.ne.u32 %p2, %q1, 0;\n@%p2 bra IN;\nOUT:\n{stores}"
+        );
+        let fault = same_by_all_ways(&body, 256, 1, 0);
+        assert_eq!(
+            fault.expect_err("a lane faults").kind,
+            FaultKind::IllegalAddress
+        );
+    }
+}
+
 /// An index that goes over the end of its bits, below 0 or out of memory in the midst of four: that element is where it ever was, or
 /// faults.
 #[test]

@@ -246,6 +246,41 @@ fn elements_by_index_are_the_same_of_lanes_alone() {
     ));
 }
 
+/// Guarded accesses whose guard depends on what was loaded: stores that go nowhere, loads that are not taken, and loads of what is
+/// mostly there already, but is not where the lane has stored something else in between.
+#[test]
+fn guarded_accesses_are_the_same_without_a_jump() {
+    const OWN: &str = "mul.wide.u32 %v5, %q7, 4; add.s64 %v6, %a4, %v5;";
+    for guarded in [
+        // Of what a register has, of a slot's and of a constant.
+        "@%p3 add.u32 %q1, %r7, 3;\n@%p3 st.global.u32 [%v6], %q1; ld.global.u32 %q2, [%v6]; add.u32 %r9, %r9, %q2;",
+        "@!%p3 st.global.u32 [%v6], %r5; ld.global.u32 %q2, [%v6]; xor.b32 %r9, %r9, %q2;",
+        "@%p3 st.global.u32 [%v6], 12;\n@%p3 st.global.u32 [%v6+4], %r8; ld.global.u64 %v5, [%a1+48]; xor.b64 %v4, %v4, %v5;",
+        "@%p3 st.global.u64 [%a1+48], %v4; ld.global.u64 %v5, [%a1+48]; add.s64 %v4, %v5, 7; add.s64 %v6, %v6, 0;",
+        "cvt.u16.u32 %h2, %r7;\n@%p3 st.global.u16 [%a1+50], %h2; ld.global.u32 %q2, [%a1+48]; add.u32 %r9, %r9, %q2;",
+        "@%p3 st.global.f32 [%v6], %f3; cvt.rn.f32.u32 %f3, %r7; ld.global.u32 %q2, [%v6]; add.u32 %r9, %r9, %q2;",
+        // From an index that changes, of 8 bytes, and by an address.
+        "and.b32 %q1, %r7, 1023;\n@%p3 mul.wide.u32 %v5, %q1, 4;\n@%p3 add.s64 %v7, %a0, %v5;\n@%p3 ld.global.u32 %r9, [%v7]; xor.b32 %r10, %r10, %r9;",
+        "@!%p3 ld.global.u32 %r9, [%a3+12]; xor.b32 %r10, %r10, %r9;",
+        "and.b32 %q1, %r7, 1022; mul.wide.u32 %v5, %q1, 4; add.s64 %v7, %a0, %v5;\n@%p3 ld.global.u64 %v4, [%v7]; xor.b64 %v4, %v4, 99;",
+        // From one place, where something else may be each time, or is once in a while.
+        "st.global.u32 [%a1+48], %r8;\n@%p3 ld.global.u32 %r9, [%a1+48]; xor.b32 %r10, %r10, %r9;",
+        "st.global.u32 [%a1+48], %r8;\n@!%p3 ld.global.u32 %r9, [%a1+48]; xor.b32 %r10, %r10, %r9;",
+        "and.b32 %q2, %r8, 1; st.global.u32 [%a1+48], %q2;\n@%p3 ld.global.u32 %r9, [%a1+48]; add.u32 %r10, %r10, %r9;",
+        "st.global.u32 [%a1+48], %r8;\n@%p3 ld.global.u64 %v4, [%a1+48]; xor.b32 %r10, %r10, %r8;",
+        "@%p3 add.u32 %q1, %q7, 2;\n@%p3 mul.wide.u32 %v5, %q1, 4;\n@%p3 add.s64 %v7, %a4, %v5;\n@%p3 ld.global.u32 %r9, [%v7]; st.global.u32 [%a1+52], %r8; add.u32 %r10, %r10, %r9;",
+    ] {
+        for threads in [50, 256] {
+            let (declared, rest) = BEFORE.split_once("and.b32").expect("declarations");
+            let before = format!("{declared}\n{BASES}{OWN} and.b32{rest}");
+            let turn = format!("setp.lt.u32 %p3, %r7, 0x80000000;\n{guarded}\n");
+            let body = format!("{before}{LOADS}{turn}\n{AFTER}");
+            let memory = same_by_all_ways(&body, threads, 1, 0).expect("no fault");
+            assert!(memory.iter().any(|&word| word != 0), "{turn}");
+        }
+    }
+}
+
 /// An index that leads out of memory, above and below, faults as ever, and so does a base that is no multiple of the element's size.
 #[test]
 fn faults_of_elements_are_the_same() {
