@@ -9,7 +9,7 @@ use super::allocate::Allocator;
 use super::branch::{Label, When};
 use super::encode::{self, Assembler, Base, Rm};
 use super::plan::Group;
-use super::rows::STARTS;
+use super::rows::{KnownRow, STARTS};
 use super::transfer::{Places, Transfer};
 use crate::reach::{GROUPS, Reach};
 
@@ -27,6 +27,17 @@ impl Allocator<'_> {
         let has = |group: &Group| group.has(self.now);
         let number = self.groups.iter().position(has)?;
         Some((number, self.groups[number].members[0] == self.now))
+    }
+
+    /// Where it stands, if the present step is a later load of a group, whether the group's first one was made without a look at how
+    /// its addresses lie.
+    pub(super) fn first_apart(&self) -> Option<usize> {
+        let (number, is_first) = self.group()?;
+        let first = self.groups[number].members.first()?;
+        match self.rows.get(first)? {
+            KnownRow::Shared { apart, .. } if !is_first => *apart,
+            _ => None,
+        }
     }
 
     /// Before a group's first load, whose addresses are in registers: finds out how they lie.

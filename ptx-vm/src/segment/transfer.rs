@@ -12,6 +12,7 @@ use super::allocate::Allocator;
 use super::ask::TransferFacts;
 use super::branch::{Label, When};
 use super::encode::{self, Base, Opcode, Rm, opcode};
+use super::general::{Place, RAX, op, when};
 use super::question::Question;
 use super::rows::KnownRow;
 use super::step::SegmentStep;
@@ -132,6 +133,12 @@ impl Allocator<'_> {
             let numbers = (thread, block, offset);
             let ways = (&mut done, &mut apart);
             self.known_shared(&transfer, addresses[0], (facts, numbers, kept), ways);
+        }
+        if let Some(first) = self.first_apart() {
+            // The group's first load was made without a look at how its addresses lie.
+            self.out.rax_from(first);
+            self.out.general(true, op::TEST, RAX, Place::Register(RAX));
+            self.out.jump_if(when::NOT_ZERO, &mut apart);
         }
         if let Some((number, is_first)) = self.group() {
             if is_first {

@@ -54,6 +54,23 @@ fn columns_are_the_same() {
     }
 }
 
+/// Loads from one address are looked at together, and of more of them than there is room for not each is known.
+#[test]
+fn many_loads_of_a_column_are_the_same() {
+    for place in PLACES {
+        for guard in ["", "@%p1 "] {
+            let load = |at: u32| {
+                let distance = 4 * at;
+                format!(
+                    "{guard}ld.shared.u32 %q8, [%q4+{distance}]; {guard}mad.lo.u32 %q6, %q6, 5, %q8;\n"
+                )
+            };
+            let loads: String = (0..20).map(load).collect();
+            same(&format!("{place} add.s32 %q4, %r15, %q3;\n{loads}"));
+        }
+    }
+}
+
 #[test]
 fn turns_take_columns_further() {
     for place in PLACES {
