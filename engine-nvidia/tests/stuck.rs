@@ -134,6 +134,7 @@ fn who_waits_for_a_part_holds_up_nobody_else() {
     let module = busy.module(PTX);
     controls.spin(true);
     busy.launch(0, module, 1, 1, &poke(0, 1));
+    until("it runs", || controls.queued() > 0);
     std::thread::scope(|scope| {
         let waits = scope.spawn(|| {
             let mut guest = Guest::with_share(&engine, Share::of(10.0));
