@@ -160,7 +160,8 @@ impl Stream {
 
     /// Takes an operation that passed the gate: gathers it, or gives it to the driver.
     pub(super) fn accept(&self, state: &mut StreamState, sequence: u64, work: CommandKind) {
-        if !state.is_under_way() {
+        let had_nothing = !state.is_under_way();
+        if had_nothing {
             state.looked_at = Instant::now();
             state.completion_predictor.begin(state.looked_at);
             if state.told_until > 0 {
@@ -177,11 +178,11 @@ impl Stream {
             && let Ok(driver) = self.device().enter()
         {
             // The first kernel: nothing is gathered yet that would go before the mark. Where nobody else has anything with the driver
-            // no fault of others' has stopped the device, and the kernel begins at once: it needs no mark.
+            // no fault of others' has stopped the device, and a kernel with nothing before it begins at once: it needs no mark.
             state.is_marked = true;
-            match self.context.others_may_run() {
-                true => mark.set(self.device(), driver, state.raw.0),
-                false => mark.pass_over(),
+            match had_nothing && !self.context.others_may_run() {
+                true => mark.pass_over(),
+                false => mark.set(self.device(), driver, state.raw.0),
             }
         }
         state.completion_predictor.add(work.signature());
