@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{Controls, Fake, poke};
+use common::{Controls, Fake, poke, until};
 use engine::Guilt;
 use engine::arena::GRANULE;
 use engine::conformance::rig::Guest;
@@ -37,6 +37,8 @@ fn whose_work_was_not_begun_is_told_apart() {
     let work = work.map(|guest| guest.client.work_in_flight().unwrap());
     controls.spin(true);
     guilty.launch(0, modules[0], 1, 1, &poke(0, 1));
+    // It may wait for batches to be made.
+    until("it has begun", || work[0].may_have_begun());
     controls.hold(true);
     behind.launch(0, modules[1], 1, 1, &poke(0, 1));
     unmarked.launch(0, modules[2], 1, 1, &poke(0, 1));
