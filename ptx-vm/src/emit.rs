@@ -142,6 +142,16 @@ struct Body<'a> {
 }
 
 impl Body<'_> {
+    /// A register's slot, as segments know it.
+    fn register_slot(&self, reg: Reg) -> RegisterSlot {
+        let (offset, varying) = self.home(reg);
+        RegisterSlot {
+            offset,
+            varying,
+            width: self.width(reg),
+        }
+    }
+
     /// A register's slot, and whether it holds a value per lane.
     fn home(&self, reg: Reg) -> (u32, bool) {
         match slot(
@@ -270,12 +280,11 @@ impl Emitter {
         lanes: SegmentLanes,
     ) -> bool {
         let slot_of = |reg: Reg| {
-            let (offset, varying) = body.home(reg);
+            let slot = body.register_slot(reg);
             RegisterSlot {
-                offset,
                 // The one strip of what does not vary is done as the first of one that does.
-                varying: varying || lanes == SegmentLanes::Once,
-                width: body.width(reg),
+                varying: slot.varying || lanes == SegmentLanes::Once,
+                ..slot
             }
         };
         let live = |reg: Reg| live.contains(&reg);

@@ -15,9 +15,7 @@ use crate::ir::{BlockId, End, Reg};
 use crate::isa::{Isa, Target};
 use crate::ops::control;
 use crate::reach::{LOOP_BLOCKS, PLACES};
-use crate::segment::{
-    self, Known, Loop, LoopBlock, LoopEdge, LoopEnd, LoopRun, RegisterSlot, SegmentStep, Tag,
-};
+use crate::segment::{self, Known, Loop, LoopBlock, LoopEdge, LoopEnd, LoopRun, SegmentStep, Tag};
 use crate::spaces::{StateSpace, unpack};
 
 /// The most steps of a loop: its code is there twice.
@@ -187,6 +185,13 @@ impl Shape {
         all.then_some((shape, end_of_first))
     }
 
+    /// How many instructions a turn has at most, ends of blocks among them.
+    pub(super) fn instructions(&self, body: &Body<'_>) -> u32 {
+        let blocks = self.blocks.iter();
+        let of_each = blocks.map(|&block| body.func.blocks[block as usize].insts.len() + 1);
+        of_each.sum::<usize>() as u32
+    }
+
     /// Where an edge leads.
     pub(super) fn edge(&self, to: BlockId) -> LoopEdge {
         if to == self.blocks[0] {
@@ -253,14 +258,7 @@ impl Emitter {
         if is_several && beside.is_none() && steps.iter().any(|step| changes_memory(step)) {
             return;
         }
-        let slot_of = |reg| {
-            let (offset, varying) = body.home(reg);
-            RegisterSlot {
-                offset,
-                varying,
-                width: body.width(reg),
-            }
-        };
+        let slot_of = |reg| body.register_slot(reg);
         let known = Known {
             slot_of: &slot_of,
             constant_of: &|reg| body.constants.get(&reg).copied(),
@@ -289,7 +287,6 @@ impl Emitter {
             return;
         };
         self.transfers += transfers;
-        let insts = |block: &BlockId| body.func.blocks[*block as usize].insts.len() + 1;
         let mut op = blank(if is_several {
             control::repeat_several
         } else {
@@ -304,7 +301,7 @@ impl Emitter {
             *source = body.first + header;
         }
         op.d[2] = body.layout.bytes as u32;
-        op.d[3] = shape.blocks.iter().map(insts).sum::<usize>() as u32;
+        op.d[3] = shape.instructions(body);
         op.width = [turns, u8::from(body.convergent)];
         let end = &body.func.blocks[index].end;
         if let (Some(if_not), End::Branch { on, negated, .. }) = (beside, end) {

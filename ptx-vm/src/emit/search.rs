@@ -13,7 +13,7 @@ use crate::analysis::Class;
 use crate::ir::{BlockId, End, Reg};
 use crate::isa::{Isa, Target};
 use crate::ops::search;
-use crate::segment::{self, Known, RegisterSlot, Search, SearchBlock};
+use crate::segment::{self, Known, Search, SearchBlock};
 
 /// No slot of lanes.
 const NONE: u32 = u32::MAX;
@@ -31,14 +31,7 @@ impl Emitter {
         let Some(search) = search_of(body, &shape) else {
             return;
         };
-        let slot_of = |reg| {
-            let (offset, varying) = body.home(reg);
-            RegisterSlot {
-                offset,
-                varying,
-                width: body.width(reg),
-            }
-        };
+        let slot_of = |reg| body.register_slot(reg);
         let known = Known {
             slot_of: &slot_of,
             constant_of: &|reg| body.constants.get(&reg).copied(),
@@ -49,14 +42,13 @@ impl Emitter {
         else {
             return;
         };
-        let insts = |block: &BlockId| body.func.blocks[*block as usize].insts.len() + 1;
         let mut op = blank(search::search);
         let exit = body.first + shape.exit;
         let parts = !search.needed.is_empty();
         self.fixups.push((self.program.ops.len(), 1, exit, !parts));
         op.d[1] = exit;
         op.d[2] = body.layout.bytes as u32;
-        op.d[3] = shape.blocks.iter().map(insts).sum::<usize>() as u32;
+        op.d[3] = shape.instructions(body);
         for (at, place) in op.s[2..2 + segment::NEEDED].iter_mut().enumerate() {
             *place = search.needed.get(at).map_or(NONE, |(_, offset)| *offset);
         }

@@ -77,6 +77,8 @@ pub(super) mod op {
 
 /// Conditions of jumps, `cmov` and `set`.
 pub(super) mod when {
+    use super::super::tag::Compared;
+
     pub(crate) const BELOW: u8 = 2;
     pub(crate) const NOT_BELOW: u8 = 3;
     pub(crate) const ZERO: u8 = 4;
@@ -87,6 +89,25 @@ pub(super) mod when {
     pub(crate) const NOT_LESS: u8 = 13;
     pub(crate) const NOT_GREATER: u8 = 14;
     pub(crate) const GREATER: u8 = 15;
+
+    /// On which condition a comparison of whole numbers holds, by the processor's number of its predicate.
+    pub(crate) fn holds(compared: Compared, predicate: u8) -> Option<u8> {
+        let signed = matches!(compared, Compared::S32 | Compared::S64);
+        let condition = match (predicate, signed) {
+            (0, _) => ZERO,
+            (4, _) => NOT_ZERO,
+            (1, true) => LESS,
+            (2, true) => NOT_GREATER,
+            (5, true) => NOT_LESS,
+            (6, true) => GREATER,
+            (1, false) => BELOW,
+            (2, false) => NOT_ABOVE,
+            (5, false) => NOT_BELOW,
+            (6, false) => ABOVE,
+            _ => return None,
+        };
+        compared.is_whole().then_some(condition)
+    }
 }
 
 impl Place {

@@ -220,21 +220,8 @@ impl Scalar<'_> {
 
     /// A comparison of whole numbers; the flags have it too.
     fn compare(&mut self, step: &SegmentStep, compared: Compared, predicate: u8) -> Option<()> {
-        let wide = matches!(compared, Compared::S64 | Compared::U64);
-        let signed = matches!(compared, Compared::S32 | Compared::S64);
-        let condition = match (predicate, signed) {
-            (0, _) => when::ZERO,
-            (4, _) => when::NOT_ZERO,
-            (1, true) => when::LESS,
-            (2, true) => when::NOT_GREATER,
-            (5, true) => when::NOT_LESS,
-            (6, true) => when::GREATER,
-            (1, false) => when::BELOW,
-            (2, false) => when::NOT_ABOVE,
-            (5, false) => when::NOT_BELOW,
-            (6, false) => when::ABOVE,
-            _ => return None,
-        };
+        let wide = compared.is_wide();
+        let condition = when::holds(compared, predicate)?;
         let left = match self.home(step.s[0]) {
             Home::General(register) => register,
             _ => {

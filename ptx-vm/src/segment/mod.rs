@@ -134,19 +134,10 @@ const MOST_TURNS: u32 = 1 << 14;
 /// # Safety
 /// As for [`run`].
 pub(crate) unsafe fn run_loop(cx: &mut Machine<'_>, op: &Op, turns: u32) -> Option<u32> {
-    let frame = cx.frame.at(0, op.d[2] as usize);
-    // SAFETY: the caller's: it is such a function, and the program keeps it mapped.
-    let code: Code = unsafe { std::mem::transmute::<usize, Code>(op.imm as usize) };
-    let (low, high, mask) = (cx.low, cx.high, cx.mask);
     let turns = turns.clamp(1, MOST_TURNS);
-    cx.reach.begin_loop(turns);
-    let reach = cx.ready_reach();
-    // SAFETY: the code touches the slots that the layout gave, all inside of the bytes just checked, for strips of this lane
-    // group; it reads the mask, keeps what it counts in `reach`, and reads memory as far as that says.
-    if unsafe { code(frame, low, high, mask.0.as_ptr(), reach) } != 0 {
-        return None;
-    }
-    Some(turns - cx.reach.turns())
+    // SAFETY: the caller's: the operation is a loop's, whose code the program keeps.
+    let went_well = unsafe { run_turns(cx, op, turns, Reach::begin_loop) };
+    went_well.then(|| turns - cx.reach.turns())
 }
 
 /// Runs the search ([`Search`]) whose code stands at `imm`, of at most so many turns of a strip; it needs `d[2]` bytes of the frame. Tells
@@ -155,17 +146,26 @@ pub(crate) unsafe fn run_loop(cx: &mut Machine<'_>, op: &Op, turns: u32) -> Opti
 /// # Safety
 /// As for [`run`].
 pub(crate) unsafe fn run_search(cx: &mut Machine<'_>, op: &Op, turns: u32) -> (bool, u32) {
+    let turns = turns.clamp(1, MOST_TURNS);
+    // SAFETY: the caller's: the operation is a search's, whose code the program keeps.
+    let done = unsafe { run_turns(cx, op, turns, Reach::begin_search) };
+    (done, turns - cx.reach.turns())
+}
+
+/// Calls code that counts turns of strips, of which it may make so many; `begin` makes what it counts and knows ready. Whether it returned 0.
+///
+/// # Safety
+/// As for [`run`].
+unsafe fn run_turns(cx: &mut Machine<'_>, op: &Op, turns: u32, begin: fn(&mut Reach, u32)) -> bool {
     let frame = cx.frame.at(0, op.d[2] as usize);
     // SAFETY: the caller's: it is such a function, and the program keeps it mapped.
     let code: Code = unsafe { std::mem::transmute::<usize, Code>(op.imm as usize) };
     let (low, high, mask) = (cx.low, cx.high, cx.mask);
-    let turns = turns.clamp(1, MOST_TURNS);
-    cx.reach.begin_search(turns);
+    begin(cx.reach, turns);
     let reach = cx.ready_reach();
     // SAFETY: the code touches the slots that the layout gave, all inside of the bytes just checked, for strips of this lane
-    // group; it reads the mask, counts turns in `reach`, and reads memory as far as that says.
-    let done = unsafe { code(frame, low, high, mask.0.as_ptr(), reach) } == 0;
-    (done, turns - cx.reach.turns())
+    // group; it reads the mask, keeps what it counts in `reach`, and reads memory as far as that says.
+    unsafe { code(frame, low, high, mask.0.as_ptr(), reach) == 0 }
 }
 
 /// What the code of a segment is called as: the frame, the first strip, the one after the last, the lanes that run, 16

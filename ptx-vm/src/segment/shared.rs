@@ -8,7 +8,7 @@ use super::branch::{Label, When};
 use super::encode::Assembler;
 use super::general::{Place, R11, RAX, op, when};
 use super::step::{RegisterSlot, SegmentStep};
-use super::tag::{Compared, Tag};
+use super::tag::Tag;
 use crate::ir::Reg;
 use crate::reach::Reach;
 use crate::spaces::unpack;
@@ -202,22 +202,8 @@ impl<'a> Shared<'a> {
         let Tag::Compare(compared, predicate) = step.tag else {
             return None;
         };
-        let wide = matches!(compared, Compared::S64 | Compared::U64);
-        let signed = matches!(compared, Compared::S32 | Compared::S64);
-        let condition = match (predicate, signed) {
-            _ if !compared.is_whole() => return None,
-            (0, _) => when::ZERO,
-            (4, _) => when::NOT_ZERO,
-            (1, true) => when::LESS,
-            (2, true) => when::NOT_GREATER,
-            (5, true) => when::NOT_LESS,
-            (6, true) => when::GREATER,
-            (1, false) => when::BELOW,
-            (2, false) => when::NOT_ABOVE,
-            (5, false) => when::NOT_BELOW,
-            (6, false) => when::ABOVE,
-            _ => return None,
-        };
+        let wide = compared.is_wide();
+        let condition = when::holds(compared, predicate)?;
         let right = match self.short_constant(step.s[1]) {
             Some(_) => None,
             None => Some(self.operand(out, step.s[1])?),

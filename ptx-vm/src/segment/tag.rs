@@ -111,6 +111,11 @@ impl Compared {
     pub(crate) fn is_whole(self) -> bool {
         !matches!(self, Self::F32 | Self::F64)
     }
+
+    /// Whether they are whole numbers of 64 bits.
+    pub(crate) fn is_wide(self) -> bool {
+        matches!(self, Self::S64 | Self::U64)
+    }
 }
 
 impl Tag {
