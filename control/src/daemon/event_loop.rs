@@ -16,6 +16,7 @@ use super::answers::{NO_ANSWER, send_answer};
 use super::epoll_token::EpollToken;
 use super::pending::PendingAnswer;
 use super::signals::drain;
+use super::upgrade::Upgrade;
 use crate::commands::Awaited;
 
 /// How often, at most, the logs are looked after.
@@ -144,11 +145,7 @@ impl Daemon {
             .chain(half_open)
             .chain(logs)
             .chain(self.listen_again)
-            .chain(
-                self.upgrade
-                    .as_ref()
-                    .map(super::upgrade::Upgrade::next_deadline),
-            )
+            .chain(self.upgrade.as_ref().map(Upgrade::next_deadline))
             .chain(self.views.next_deadline())
             .chain(self.underlay.next_deadline())
             .chain(self.contexts.next_deadline(Instant::now()))

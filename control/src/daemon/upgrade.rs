@@ -26,8 +26,7 @@ use crate::files::directories::Directories;
 use crate::files::handed_on::{HandingOn, VARIABLE};
 use crate::files::safe_fs::is_trusted;
 use crate::groups::GroupKind;
-use crate::host::DAEMON_NAME;
-use crate::host::OWN_PROGRAM;
+use crate::host::{DAEMON_NAME, OWN_PROGRAM};
 use crate::servers::moving::Moving;
 use crate::servers::registry::{Server, ServerId};
 use crate::startup::notify::READY_VARIABLE;
@@ -41,13 +40,13 @@ const SERVED_WITHIN: Duration = Duration::from_secs(70);
 /// What this process is to go on as.
 #[derive(Debug)]
 pub(super) struct Upgrade {
-    pub(super) program: PathBuf,
+    program: PathBuf,
     /// Servers from this number on are of that program.
     first: ServerId,
     /// Clients of servers that run are moved before, while who comes is taken.
     pub(super) moving: Option<Moving>,
     /// When it stays what it is.
-    pub(super) deadline: Instant,
+    deadline: Instant,
 }
 
 impl Upgrade {
@@ -178,24 +177,14 @@ impl Daemon {
         }
         let (path, first) = (program.clone(), *first);
         self.upgrade = None;
-        let of = |servers: &mut dyn Iterator<Item = &Server>| {
-            servers.fold((0, 0), |(servers, clients), server| {
-                match server.clients.len() {
-                    0 => (servers, clients),
-                    more => (servers + 1, clients + more),
-                }
-            })
-        };
-        let (_, moved) = of(&mut self
-            .registry
-            .servers
-            .range(first..)
-            .map(|(_, server)| server));
-        let (servers, clients) = of(&mut self
-            .registry
-            .servers
+        let all = &self.registry.servers;
+        let clients_of = |(_, server): (_, &Server)| server.clients.len();
+        let moved: usize = all.range(first..).map(clients_of).sum();
+        let left = all
             .range(..first)
-            .map(|(_, server)| server));
+            .map(clients_of)
+            .filter(|&count| count > 0);
+        let (servers, clients) = (left.clone().count(), left.sum::<usize>());
         let mut text = format!("{clients} clients stay on {servers} servers until they end\n");
         if moved > 0 {
             text = format!("{moved} clients go on at servers of the new program, {text}");
