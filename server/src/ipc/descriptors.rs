@@ -1,5 +1,5 @@
-//! Descriptors of physical memory that clients were given: each holds its memory until the last copy of it is
-//! closed, whoever has that, and whoever else has gone.
+//! Descriptors of physical memory that clients were given, and leases that other servers were: each holds its memory until the
+//! last copy of it is closed, whoever has that, and whoever else has gone.
 //!
 //! Memory counts for whoever allocated it while that client lives, and then for its group. What clients
 //! without a group leave behind counts for their user, who may have no more so than one client could have:
@@ -17,9 +17,11 @@ use rustix::process::{Resource, getrlimit};
 use transport::socket::Connection;
 use transport::token_descriptor;
 
-use crate::ipc::exports::{Export, ExportRegistry, ExportedObject, PhysicalMemory, Token, User};
+use crate::ipc::exports::{
+    Export, ExportRegistry, ExportedObject, Import, PhysicalMemory, Token, User,
+};
 
-/// Descriptors that one client may have been given, as long as they are open.
+/// Descriptors that one client may have been given, or others of its memory, as long as they are open.
 const ONE_CLIENT: usize = 1 << 12;
 
 /// What part of this process's descriptors all of them may use.
@@ -49,9 +51,29 @@ struct IssuedDescriptors {
 #[derive(Debug)]
 pub struct IssuedDescriptor {
     session: u64,
-    memory: Arc<PhysicalMemory>,
-    _offer: Export,
+    holds: Holds,
     _ours: OwnedFd,
+}
+
+#[derive(Debug)]
+enum Holds {
+    /// What whoever has a copy finds by the token in it.
+    Offered(
+        Arc<PhysicalMemory>,
+        #[expect(dead_code, reason = "kept for its drop")] Export,
+    ),
+    /// What another server uses.
+    Leased(#[expect(dead_code, reason = "kept for its drop")] Leased),
+}
+
+/// What another server uses for clients of its own.
+#[derive(Debug)]
+#[expect(dead_code, reason = "kept for its drop")]
+pub enum Leased {
+    /// A block.
+    Block(Import),
+    /// Physical memory.
+    Physical(Arc<PhysicalMemory>),
 }
 
 /// What memory counts for its user when its allocator has gone.
@@ -121,8 +143,38 @@ impl Descriptors {
         let mut state = self.state.lock();
         // Asked with the lock held, under which `charge_orphan` says so.
         let beyond = memory.orphan.get().is_some_and(Option::is_none);
+        if beyond {
+            return Err(CUresult::ERROR_OUT_OF_MEMORY);
+        }
+        let holds = Holds::Offered(memory.clone(), offer);
+        self.add(&mut state, session, ours, holds)?;
+        drop(state);
+        // If it cannot be sent, nobody has it, and it goes as any other that is closed.
+        token_descriptor::send(to, token, &theirs).map_err(failed)?;
+        Ok(token)
+    }
+
+    /// Makes a descriptor by which another server keeps what a session's client shares.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_OUT_OF_MEMORY when there are too many, CUDA_ERROR_OPERATING_SYSTEM.
+    pub fn lease(&self, session: u64, token: Token, leased: Leased) -> Result<OwnedFd, CUresult> {
+        let made = token_descriptor::make(token);
+        let (ours, theirs) = made.map_err(|_| CUresult::ERROR_OPERATING_SYSTEM)?;
+        let mut state = self.state.lock();
+        self.add(&mut state, session, ours, Holds::Leased(leased))?;
+        Ok(theirs)
+    }
+
+    fn add(
+        &self,
+        state: &mut IssuedDescriptors,
+        session: u64,
+        ours: OwnedFd,
+        holds: Holds,
+    ) -> Result<(), CUresult> {
         let count = state.counts.get(&session).copied().unwrap_or(0);
-        if beyond || count >= ONE_CLIENT || state.given.len() >= self.most {
+        if count >= ONE_CLIENT || state.given.len() >= self.most {
             return Err(CUresult::ERROR_OUT_OF_MEMORY);
         }
         state.last += 1;
@@ -133,15 +185,11 @@ impl Descriptors {
         *state.counts.entry(session).or_default() += 1;
         let given = IssuedDescriptor {
             session,
-            memory: memory.clone(),
-            _offer: offer,
+            holds,
             _ours: ours,
         };
         state.given.insert(number, given);
-        drop(state);
-        // If it cannot be sent, nobody has it, and it goes as any other that is closed.
-        token_descriptor::send(to, token, &theirs).map_err(failed)?;
-        Ok(token)
+        Ok(())
     }
 
     /// Takes what nobody has a copy of any more.
@@ -185,7 +233,11 @@ impl Descriptors {
         drop(all);
         let refused = memory.orphan.set(left).is_err();
         if !fits {
-            let of_it = |(_, given): &(&u64, &IssuedDescriptor)| Arc::ptr_eq(&given.memory, memory);
+            // What another server uses it does, as clients here that have it.
+            let of_it = |(_, given): &(&u64, &IssuedDescriptor)| match &given.holds {
+                Holds::Offered(offered, _) => Arc::ptr_eq(offered, memory),
+                Holds::Leased(_) => false,
+            };
             let numbers: Vec<u64> = state
                 .given
                 .iter()

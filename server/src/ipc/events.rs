@@ -9,7 +9,7 @@ use std::sync::Arc;
 use cuda_abi::CUresult;
 use protocol::operations::{At, EventMarkReply, SHARED_EVENT_SLOTS};
 
-use crate::ipc::exports::{Export, ExportedObject, SharedEvent, Token, UserExports};
+use crate::ipc::exports::{Export, ExportedObject, Found, SharedEvent, Token, UserExports};
 use crate::session::observer::ClientObserver;
 use crate::stream_scheduler::completion::{CompletionTracker, shared_event};
 
@@ -128,7 +128,7 @@ impl SharedEvents {
         token: &Token,
     ) -> Result<u32, CUresult> {
         match self.user_exports.find(token) {
-            Some(ExportedObject::Event(event)) => self.add(observer, event),
+            Some(Found::Here(ExportedObject::Event(event))) => self.add(observer, event),
             _ => Err(CUresult::ERROR_INVALID_HANDLE),
         }
     }

@@ -1,5 +1,5 @@
 //! What clients of one server share: blocks of device memory, physical memory and events, each found
-//! by a token that nobody can guess.
+//! by a token that nobody can guess. What nobody shares here may be found at another server of the user's (`elsewhere`).
 //!
 //! A token belongs to a user: another user's client finds nothing by it, whoever gave it the token.
 //! What is shared lives until the last who uses it is gone, whoever made it.
@@ -16,6 +16,7 @@ use parking_lot::Mutex;
 
 use crate::admission::groups::GroupCharge;
 use crate::ipc::descriptors::OrphanedMemory;
+use crate::ipc::elsewhere::{ForeignObject, Lease, SeekElsewhere};
 use crate::log::ClientLog;
 use crate::session::observer::ClientObserver;
 use crate::stream_scheduler::completion::shared_event;
@@ -132,8 +133,19 @@ pub struct UserExports {
     pub registry: Arc<ExportRegistry>,
     /// The user.
     pub user: User,
+    /// How the client's other servers are asked, if there may be any.
+    pub elsewhere: Option<Arc<SeekElsewhere>>,
     /// The client, for log lines.
     pub log: ClientLog,
+}
+
+/// What was found by a token.
+#[derive(Debug)]
+pub enum Found {
+    /// A client of this server shares it.
+    Here(ExportedObject),
+    /// A client of another server does.
+    Elsewhere(ForeignObject),
 }
 
 impl UserExports {
@@ -145,15 +157,18 @@ impl UserExports {
         self.registry.offer(self.user, object)
     }
 
-    /// What one of the user's clients offers by this token.
+    /// What one of the user's clients offers by this token, here or elsewhere. May wait for other servers.
     #[must_use]
-    pub fn find(&self, token: &Token) -> Option<ExportedObject> {
-        let found = self.registry.find(self.user, token);
+    pub fn find(&self, token: &Token) -> Option<Found> {
+        let here = self.registry.find(self.user, token).map(Found::Here);
+        let found = here.or_else(|| {
+            let elsewhere = self.elsewhere.as_ref()?.seek(*token);
+            elsewhere.map(Found::Elsewhere)
+        });
         if found.is_none() {
             // The client knows no more than that the handle is wrong.
             self.log.line(
-                "it opens memory or an event that no client of this server shares. Where clients have several contexts \
-                 (--contexts), programs that share are to be started with the same OPENMPS_JOB",
+                "it opens memory or an event that no client of its user shares, or not with clients of other contexts",
             );
         }
         found
@@ -280,6 +295,19 @@ pub struct PhysicalMemory {
     pub charge: PhysicalCharge,
 }
 
+impl PhysicalMemory {
+    /// Memory that was just made, or had from another server.
+    #[must_use]
+    pub const fn new(held: MemoryHandle, charge: PhysicalCharge) -> Self {
+        Self {
+            held,
+            group_charge: OnceLock::new(),
+            orphan: OnceLock::new(),
+            charge,
+        }
+    }
+}
+
 /// What physical memory counts for its allocator until the last who has it lets go.
 #[derive(Debug)]
 pub struct PhysicalCharge {
@@ -287,16 +315,41 @@ pub struct PhysicalCharge {
     pub device: u32,
     /// Its size.
     pub bytes: u64,
-    /// Where the allocator learns that it counts no more.
-    pub returned: Arc<Returned>,
-    /// The allocator.
-    pub owner: Arc<ClientObserver>,
+    /// Whom it counts for.
+    pub payer: Payer,
+}
+
+/// Whom physical memory counts for.
+#[derive(Debug)]
+pub enum Payer {
+    /// A client of this server's, which allocated it.
+    Client {
+        /// Where it learns that the memory counts no more.
+        returned: Arc<Returned>,
+        /// The client.
+        owner: Arc<ClientObserver>,
+    },
+    /// A client of another server, which knows by this how long it does.
+    Elsewhere(#[expect(dead_code, reason = "kept for its drop")] Lease),
+}
+
+impl PhysicalCharge {
+    /// The session whose it is; none of this server's is 0.
+    #[must_use]
+    pub fn session(&self) -> u64 {
+        match &self.payer {
+            Payer::Client { owner, .. } => owner.session(),
+            Payer::Elsewhere(_) => 0,
+        }
+    }
 }
 
 impl Drop for PhysicalCharge {
     fn drop(&mut self) {
-        self.returned.0.lock().push((self.device, self.bytes));
-        self.owner.wake();
+        if let Payer::Client { returned, owner } = &self.payer {
+            returned.0.lock().push((self.device, self.bytes));
+            owner.wake();
+        }
     }
 }
 

@@ -26,6 +26,8 @@ use crate::admission::groups::Groups;
 use crate::admission::session_thread::Sessions;
 use crate::event_queue::{EventQueue, ServerEvent};
 use crate::ipc::descriptors::Descriptors;
+use crate::ipc::elsewhere::OtherServers;
+use crate::ipc::for_others::ExportsUnderWay;
 use crate::log::Log;
 use crate::main_loop::unsent::Unsent;
 use crate::memory::file_receiver::FileReceiver;
@@ -35,6 +37,7 @@ use crate::memory::server_budget::ServerMemoryBudget;
 
 mod clients;
 mod daemon_packets;
+mod other_servers;
 mod rest;
 mod unsent;
 mod watchdog;
@@ -110,6 +113,8 @@ pub struct Settings {
     pub serves_one: bool,
     /// How long nothing may end on a device that has work before that is said.
     pub watchdog: Option<Duration>,
+    /// The user may have other servers, and the daemon passes questions to them on.
+    pub has_others: bool,
 }
 
 impl Default for Settings {
@@ -120,6 +125,7 @@ impl Default for Settings {
             files: FileReceiver::Server,
             serves_one: false,
             watchdog: Some(WATCHDOG_PATIENCE),
+            has_others: false,
         }
     }
 }
@@ -158,6 +164,8 @@ pub fn run_with(
     };
     let watchdog = Watchdog::new(settings.watchdog, engine.devices().len());
     let pinned = HostMemoryBudget::of_this_machine(engine.machine_memory());
+    let events = Arc::new(EventQueue::new()?);
+    let others = OtherServers::new(events.clone());
     // Where clients go over, sessions have threads that end with the process: nothing of theirs is to be dropped before.
     let mut main_loop = ManuallyDrop::new(MainLoop {
         epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?,
@@ -165,8 +173,10 @@ pub fn run_with(
         sessions: Arc::new(Sessions {
             host: Arc::new(ServerResources {
                 engine,
-                events: Arc::new(EventQueue::new()?),
+                events,
                 exports: Arc::default(),
+                other_servers: settings.has_others.then(|| Arc::new(others)),
+                exports_under_way: ExportsUnderWay::default(),
                 descriptors: Arc::new(Descriptors::new()?),
                 groups: Groups::default(),
                 compute_modes: settings.compute_modes.into(),
@@ -425,7 +435,7 @@ impl MainLoop {
                         base: at.base,
                         bytes: at.bytes,
                     };
-                    self.send_with(&packet, Some(descriptor));
+                    self.send_with(&packet, vec![descriptor]);
                 }
                 ServerEvent::ChunkGone(session, device, base) => {
                     self.send(&Packet::ChunkGone {
@@ -446,7 +456,7 @@ impl MainLoop {
                         base: window.base,
                         bytes: window.bytes,
                     };
-                    self.send_with(&packet, file);
+                    self.send_with(&packet, file.into_iter().collect());
                 }
                 ServerEvent::WindowGone(session, base) => {
                     self.send(&Packet::WindowGone { session, base });
@@ -478,6 +488,18 @@ impl MainLoop {
                     if let Some(running) = self.running.get(&session) {
                         running.cancellation.end(Ending::KernelTime);
                     }
+                }
+                ServerEvent::SeekExport {
+                    question,
+                    uid,
+                    token,
+                } => self.send(&Packet::SeekExport {
+                    question,
+                    uid,
+                    token,
+                }),
+                ServerEvent::ExportAnswer { question, found } => {
+                    self.answer_another(question, found);
                 }
                 ServerEvent::Changed {
                     request,

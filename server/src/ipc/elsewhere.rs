@@ -1,0 +1,369 @@
+//! What clients of the user's other servers share: asked for by way of the daemon, for a client that opens what nobody here
+//! shares.
+//!
+//! A client's thread asks, and waits for a bounded time; the main thread sends the question, and hands the answer over. What a
+//! client can have asked is bounded. Must not know what becomes of what is found; who answers others is `for_others`.
+
+use std::collections::HashMap;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::time::{Duration, Instant};
+
+use engine::MemoryPiece;
+use parking_lot::Mutex;
+use protocol::control_messages::{SharedDevice, SharedObject};
+use protocol::device_facts::DeviceFacts;
+
+use crate::event_queue::{EventQueue, ServerEvent};
+use transport::token_descriptor::Token;
+
+/// How long a client waits. The others answer within two seconds, or not at all.
+const PATIENCE: Duration = Duration::from_millis(2500);
+
+/// How many wrong tokens one client may have asked others for at once, and how often one more.
+const WRONG: (u32, Duration) = (32, Duration::from_millis(250));
+
+/// The same of all questions; beyond that, each waits until it may be asked.
+const ASKED: (u32, Duration) = (4096, Duration::from_millis(2));
+
+/// Something that a client of another server shares.
+#[derive(Debug)]
+pub enum ForeignObject {
+    /// A block of device memory.
+    Block(ForeignBlock),
+    /// Physical memory, of its device.
+    Physical(u32, MemoryPiece, Lease),
+}
+
+/// A block of device memory.
+#[derive(Debug)]
+pub struct ForeignBlock {
+    /// Its device.
+    pub device: u32,
+    /// Its bytes.
+    pub bytes: u64,
+    /// How many bytes behind the beginning of the first piece it begins.
+    pub offset: u64,
+    /// What it lies in, in order.
+    pub pieces: Vec<MemoryPiece>,
+    /// Keeps it.
+    pub lease: Lease,
+}
+
+/// Has the other server keep what it shares, until this and all that was made of it are dropped.
+#[derive(Debug)]
+pub struct Lease(#[expect(dead_code, reason = "kept for its drop")] OwnedFd);
+
+impl ForeignObject {
+    /// What another server says that it shares, if that makes sense for a server with these devices.
+    #[must_use]
+    pub fn new(
+        object: SharedObject,
+        descriptors: Vec<OwnedFd>,
+        devices: &[DeviceFacts],
+    ) -> Option<Self> {
+        let mut descriptors = descriptors.into_iter();
+        let lease = Lease(descriptors.next()?);
+        let number = |device: &SharedDevice| {
+            let facts = devices.get(device.number as usize)?;
+            (facts.uuid == device.uuid).then_some(device.number)
+        };
+        match object {
+            SharedObject::Block {
+                device,
+                bytes,
+                offset,
+                pieces,
+            } => {
+                let mut sum = Some(0u64);
+                for &piece in &pieces {
+                    sum = sum.and_then(|sum| sum.checked_add(piece));
+                }
+                let end = offset.checked_add(bytes)?;
+                if bytes == 0 || pieces.len() != descriptors.len() || end > sum? {
+                    return None;
+                }
+                let each = pieces.into_iter().zip(descriptors);
+                let pieces = each.map(|(bytes, descriptor)| MemoryPiece { bytes, descriptor });
+                Some(Self::Block(ForeignBlock {
+                    device: number(&device)?,
+                    bytes,
+                    offset,
+                    pieces: pieces.collect(),
+                    lease,
+                }))
+            }
+            SharedObject::Physical { device, bytes } => {
+                let descriptor = descriptors.next().filter(|_| descriptors.len() == 0)?;
+                let piece = MemoryPiece { bytes, descriptor };
+                Some(Self::Physical(number(&device)?, piece, lease))
+            }
+        }
+    }
+}
+
+/// The user's other servers, as this one knows them.
+#[derive(Debug)]
+pub struct OtherServers {
+    events: Arc<EventQueue>,
+    questions: Mutex<Questions>,
+}
+
+#[derive(Debug, Default)]
+struct Questions {
+    last: u64,
+    /// Who waits for an answer.
+    open: HashMap<u64, SyncSender<Option<ForeignObject>>>,
+}
+
+impl OtherServers {
+    /// Asked by way of the main thread.
+    #[must_use]
+    pub fn new(events: Arc<EventQueue>) -> Self {
+        Self {
+            events,
+            questions: Mutex::default(),
+        }
+    }
+
+    /// Asks for what a client of this user's shares, and waits for the answer.
+    fn seek(&self, uid: u32, token: Token) -> Option<ForeignObject> {
+        let (sender, answer) = sync_channel(1);
+        let question = {
+            let mut questions = self.questions.lock();
+            questions.last += 1;
+            let number = questions.last;
+            questions.open.insert(number, sender);
+            number
+        };
+        self.events.push(ServerEvent::SeekExport {
+            question,
+            uid,
+            token,
+        });
+        let found = answer.recv_timeout(PATIENCE).ok().flatten();
+        self.questions.lock().open.remove(&question);
+        found
+    }
+
+    /// Hands an answer over. If nobody waits for it any more, it is given back.
+    pub fn answer(&self, question: u64, found: Option<ForeignObject>) -> Option<ForeignObject> {
+        let asker = self.questions.lock().open.remove(&question);
+        match asker {
+            // There is room for the one answer that there is.
+            Some(asker) => asker.try_send(found).err().and_then(|error| match error {
+                std::sync::mpsc::TrySendError::Full(found)
+                | std::sync::mpsc::TrySendError::Disconnected(found) => found,
+            }),
+            None => found,
+        }
+    }
+}
+
+/// How one client asks them.
+#[derive(Debug)]
+pub struct SeekElsewhere {
+    servers: Arc<OtherServers>,
+    uid: u32,
+    limits: Mutex<SeekLimits>,
+}
+
+impl SeekElsewhere {
+    /// For a client of this user.
+    #[must_use]
+    pub fn new(servers: Arc<OtherServers>, uid: u32) -> Self {
+        let now = Instant::now();
+        Self {
+            servers,
+            uid,
+            limits: Mutex::new(SeekLimits {
+                wrong: Allowance::new(WRONG, now),
+                asked: Allowance::new(ASKED, now),
+            }),
+        }
+    }
+
+    /// What a token names at another server. Nothing, without a question, for who has come with too many wrong ones.
+    #[must_use]
+    pub fn seek(&self, token: Token) -> Option<ForeignObject> {
+        // Held: one question at a time.
+        let mut limits = self.limits.lock();
+        let now = Instant::now();
+        if !limits.wrong.wait(now).is_zero() {
+            return None;
+        }
+        std::thread::sleep(limits.asked.wait(now));
+        limits.asked.take(Instant::now());
+        let found = self.servers.seek(self.uid, token);
+        if found.is_none() {
+            limits.wrong.take(Instant::now());
+        }
+        found
+    }
+}
+
+#[derive(Debug)]
+struct SeekLimits {
+    wrong: Allowance,
+    asked: Allowance,
+}
+
+/// So many at once, and then one more each time that so long has passed.
+#[derive(Debug)]
+struct Allowance {
+    slack: Duration,
+    interval: Duration,
+    /// When all that was taken has come back.
+    full_at: Instant,
+}
+
+impl Allowance {
+    fn new((most, interval): (u32, Duration), now: Instant) -> Self {
+        Self {
+            slack: interval * (most - 1),
+            interval,
+            full_at: now,
+        }
+    }
+
+    /// How long it takes until there is one.
+    fn wait(&self, now: Instant) -> Duration {
+        self.full_at
+            .saturating_duration_since(now)
+            .saturating_sub(self.slack)
+    }
+
+    fn take(&mut self, now: Instant) {
+        self.full_at = self.full_at.max(now) + self.interval;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn descriptors(count: usize) -> Vec<OwnedFd> {
+        let open = |_| std::fs::File::open("/dev/null").unwrap().into();
+        (0..count).map(open).collect()
+    }
+
+    fn facts() -> Vec<DeviceFacts> {
+        let device = |uuid| DeviceFacts {
+            uuid: [uuid; 16],
+            ..DeviceFacts::default()
+        };
+        vec![device(1), device(2)]
+    }
+
+    fn block(number: u32, uuid: u8, (offset, bytes): (u64, u64), pieces: &[u64]) -> SharedObject {
+        SharedObject::Block {
+            device: SharedDevice {
+                number,
+                uuid: [uuid; 16],
+            },
+            bytes,
+            offset,
+            pieces: pieces.to_vec(),
+        }
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_nothing() {
+        let read = |object, count| ForeignObject::new(object, descriptors(count), &facts());
+        let whole = |count| read(block(1, 2, (512, 1536), &[1024, 1024]), count);
+        assert!(matches!(
+            whole(3),
+            Some(ForeignObject::Block(ForeignBlock {
+                device: 1,
+                bytes: 1536,
+                offset: 512,
+                ..
+            }))
+        ));
+        for count in [0, 1, 2, 4] {
+            assert!(whole(count).is_none(), "{count} descriptors");
+        }
+        for (object, why) in [
+            (block(0, 2, (0, 1), &[1024]), "another device"),
+            (block(2, 2, (0, 1), &[1024]), "no device"),
+            (block(0, 1, (0, 0), &[1024]), "nothing"),
+            (block(0, 1, (1, 1024), &[1024]), "beyond its memory"),
+            (block(0, 1, (u64::MAX, 2), &[1024]), "around the end"),
+            (
+                block(0, 1, (0, 2), &[u64::MAX]),
+                "fits, but is left to the engine",
+            ),
+        ] {
+            let is_read = read(object, 2).is_some();
+            assert_eq!(is_read, why.starts_with("fits"), "{why}");
+        }
+        let overflow = block(0, 1, (0, 2), &[u64::MAX, 2]);
+        assert!(read(overflow, 3).is_none());
+        let physical = |count| {
+            let device = SharedDevice {
+                number: 0,
+                uuid: [1; 16],
+            };
+            read(SharedObject::Physical { device, bytes: 1 }, count)
+        };
+        assert!(physical(2).is_some());
+        assert!(physical(1).is_none() && physical(3).is_none());
+    }
+
+    #[test]
+    fn so_many_at_once_and_then_one_by_one() {
+        let start = Instant::now();
+        let second = Duration::from_secs(1);
+        let mut allowance = Allowance::new((3, second), start);
+        for _ in 0..3 {
+            assert!(allowance.wait(start).is_zero());
+            allowance.take(start);
+        }
+        assert_eq!(allowance.wait(start), second);
+        assert!(allowance.wait(start + second).is_zero());
+        allowance.take(start + second);
+        assert_eq!(allowance.wait(start + second), second);
+        let later = start + 100 * second;
+        for _ in 0..3 {
+            assert!(allowance.wait(later).is_zero(), "no more than at first");
+            allowance.take(later);
+        }
+        assert_eq!(allowance.wait(later), second);
+    }
+
+    #[test]
+    fn an_answer_comes_to_who_asked_and_to_nobody_else() {
+        let servers = Arc::new(OtherServers::new(Arc::new(EventQueue::new().unwrap())));
+        let asked = {
+            let servers = servers.clone();
+            std::thread::spawn(move || servers.seek(7, [1; 4]))
+        };
+        let question = loop {
+            match servers.events.drain().pop() {
+                Some(ServerEvent::SeekExport {
+                    question,
+                    uid: 7,
+                    token: [1, 1, 1, 1],
+                }) => break question,
+                Some(other) => panic!("{other:?}"),
+                None => std::thread::sleep(Duration::from_millis(1)),
+            }
+        };
+        let device = SharedDevice {
+            number: 0,
+            uuid: [1; 16],
+        };
+        let found = || {
+            let object = SharedObject::Physical {
+                device: device.clone(),
+                bytes: 1,
+            };
+            ForeignObject::new(object, descriptors(2), &facts())
+        };
+        assert!(servers.answer(question + 1, found()).is_some(), "nobody");
+        assert!(servers.answer(question, found()).is_none());
+        assert!(asked.join().unwrap().is_some());
+        assert!(servers.answer(question, found()).is_some(), "a second one");
+    }
+}

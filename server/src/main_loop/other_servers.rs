@@ -1,0 +1,67 @@
+//! The main thread and the user's other servers, by way of the daemon: what they ask for is exported, and what they answer comes to
+//! the session that waits for it.
+//!
+//! Called by the main loop. Must not know what is opened, or how it is mapped.
+
+use std::os::fd::OwnedFd;
+
+use protocol::control_messages::{Packet, SharedObject};
+use transport::background_close;
+
+use super::MainLoop;
+use crate::event_queue::ServerEvent;
+use crate::ipc::elsewhere::ForeignObject;
+use crate::ipc::exports::{Token, User};
+use crate::ipc::for_others;
+
+impl MainLoop {
+    /// Another server asks for what a client of the user's shares.
+    pub(super) fn export_for_another(&mut self, question: u64, uid: u32, token: Token) {
+        let found = self.sessions.host.exports.find(User::Known(uid), &token);
+        // What wants a thread, and descriptors, was named by a token that nobody guesses.
+        let is_begun = found.is_some_and(|object| {
+            self.spawn_task(move |host, log| {
+                let found = for_others::export(host, log, token, &object);
+                host.events
+                    .push(ServerEvent::ExportAnswer { question, found });
+            })
+        });
+        if !is_begun {
+            self.answer_another(question, None);
+        }
+    }
+
+    /// Tells another server what it asked for.
+    pub(super) fn answer_another(
+        &mut self,
+        question: u64,
+        found: Option<(SharedObject, Vec<OwnedFd>)>,
+    ) {
+        match found {
+            Some((object, descriptors)) => {
+                self.send_with(&Packet::ExportFound { question, object }, descriptors);
+            }
+            None => self.send(&Packet::ExportNotFound { question }),
+        }
+    }
+
+    /// What a session here waits for was found at another server, or was not.
+    pub(super) fn found_elsewhere(
+        &self,
+        question: u64,
+        found: Option<(SharedObject, Vec<OwnedFd>)>,
+    ) {
+        let host = &self.sessions.host;
+        let devices = host.engine.devices();
+        let found = found
+            .and_then(|(object, descriptors)| ForeignObject::new(object, descriptors, devices));
+        let late = match &host.other_servers {
+            Some(servers) => servers.answer(question, found),
+            None => found,
+        };
+        if late.is_some() {
+            // Closing what a device's driver has made may wait.
+            background_close::run(move || drop(late));
+        }
+    }
+}
