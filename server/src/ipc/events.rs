@@ -9,7 +9,8 @@ use std::sync::Arc;
 use cuda_abi::CUresult;
 use protocol::operations::{At, EventMarkReply, SHARED_EVENT_SLOTS};
 
-use crate::ipc::exports::{Export, ExportedObject, Found, SharedEvent, Token, UserExports};
+use crate::ipc::exports::{Export, ExportedObject, Found, Token, UserExports};
+use crate::ipc::shared_event::SharedEvent;
 use crate::session::observer::ClientObserver;
 use crate::stream_scheduler::completion::{CompletionTracker, shared_event};
 

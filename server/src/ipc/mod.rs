@@ -10,3 +10,4 @@ pub mod events;
 pub mod exports;
 pub mod for_others;
 pub mod foreign_block;
+pub mod shared_event;
