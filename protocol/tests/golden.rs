@@ -281,6 +281,16 @@ fn packets() -> Vec<(&'static str, Packet)> {
             },
         ),
         (
+            "export-found-event",
+            Packet::ExportFound {
+                question: 0x0506,
+                object: SharedObject::Event {
+                    side: 3,
+                    records: 1 << 14,
+                },
+            },
+        ),
+        (
             "export-not-found",
             Packet::ExportNotFound { question: 0x0506 },
         ),

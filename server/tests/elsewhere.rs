@@ -238,7 +238,7 @@ fn what_cannot_be_mapped_leaves_nothing() {
     one.engine.lie_in_pieces(16);
     let refused = asking([other, one], || open(&user, token));
     assert_eq!(refused, Err(CUresult::ERROR_INVALID_HANDLE));
-    assert!(one.log.contain("lies in 16 pieces"));
+    assert!(one.log.contain("it lies in 16 pieces"));
     one.engine.lie_in_pieces(15);
     let opened = asking([other, one], || open(&user, token)).unwrap();
     close(&user, opened.address);
@@ -376,4 +376,158 @@ fn physical_memory_counts_for_its_allocator_as_long_as_another_servers_client_ha
     until("nobody has it", || owner.free_memory() == before);
     let gone = asking([other, one], || import(&user, 6, token));
     assert_eq!(gone, Err(CUresult::ERROR_INVALID_VALUE));
+}
+
+/// A client with a stream of its own.
+fn streaming(rig: &Rig) -> TestClient {
+    let client = rig.attach_with_context();
+    client.stream(STREAM, 0);
+    client
+}
+
+const STREAM: u32 = 32;
+
+/// An event of a client's that others may open.
+fn event(client: &TestClient) -> (u32, Token) {
+    let made = client.end.call(&EventShare { reserved: 0 }, &[]).unwrap();
+    assert_eq!(made.status, CUresult::SUCCESS);
+    let event = made.fields.event;
+    (event, expose(client, Exposed::Event, event.into()))
+}
+
+fn open_event(client: &TestClient, token: Token) -> Result<u32, CUresult> {
+    let reply = client.end.call(&EventOpen { token }, &[]).unwrap();
+    match reply.status {
+        CUresult::SUCCESS => Ok(reply.fields.event),
+        code => Err(code),
+    }
+}
+
+/// How far an event is, after a new record if one is wanted.
+fn mark(client: &TestClient, event: u32, record: bool) -> Result<(u64, u64), CUresult> {
+    let record = u32::from(record);
+    let reply = client.end.call(&EventMark { event, record }, &[]).unwrap();
+    match reply.status {
+        CUresult::SUCCESS => Ok((reply.fields.recorded, reply.fields.completed)),
+        code => Err(code),
+    }
+}
+
+/// Records an event behind a kernel that ends when the test says so.
+fn record_behind(client: &TestClient, event: u32, gate: u32) -> u64 {
+    client.launch_gated(STREAM, gate);
+    let (number, _) = mark(client, event, true).unwrap();
+    client.enqueue(STREAM, &EventPass { event, number });
+    client.round_trip();
+    number
+}
+
+/// Has a kernel wait for a record.
+fn wait_for(client: &TestClient, event: u32, number: u64, gate: u32) {
+    client.enqueue(STREAM, &EventAwait { event, number });
+    client.launch_gated(STREAM, gate);
+    client.round_trip();
+}
+
+#[test]
+fn an_event_is_recorded_and_waited_for_on_both_sides() {
+    let [one, other] = &servers();
+    let owner = streaming(one);
+    let user = streaming(other);
+    let (made, token) = event(&owner);
+    // Recorded before anybody else has it.
+    assert_eq!(record_behind(&owner, made, 1), 1);
+    let opened = asking([other, one], || open_event(&user, token)).unwrap();
+    assert_eq!(mark(&user, opened, false), Ok((1, 0)));
+    wait_for(&user, opened, 1, 2);
+    assert!(!other.engine.was_handed(2));
+    one.engine.open(1);
+    until("the record is past", || other.engine.was_handed(2));
+    assert_eq!(mark(&user, opened, false), Ok((1, 1)));
+
+    // The other way about, and by way of the maker to a third.
+    let third = streaming(other);
+    let its = asking([other, one], || open_event(&third, token)).unwrap();
+    assert_eq!(record_behind(&user, opened, 3), 2);
+    assert_eq!(mark(&owner, made, false), Ok((2, 1)));
+    wait_for(&owner, made, 2, 4);
+    wait_for(&third, its, 2, 5);
+    assert!(!one.engine.was_handed(4) && !other.engine.was_handed(5));
+    other.engine.open(2);
+    other.engine.open(3);
+    until("the record is past", || one.engine.was_handed(4));
+    until("the record is past", || other.engine.was_handed(5));
+    // An event is here or there as it was: closed, it is another's all the same.
+    one.engine.open(4);
+    let forget = EventForget { event: made };
+    owner.end.post(0, 0, &forget, &[]).unwrap();
+    owner.round_trip();
+    assert_eq!(record_behind(&third, its, 6), 3);
+    assert_eq!(mark(&user, opened, false), Ok((3, 2)));
+    other.engine.open(5);
+    other.engine.open(6);
+    until("it is past", || mark(&user, opened, false) == Ok((3, 3)));
+    let gone = asking([other, one], || open_event(&user, token));
+    assert_eq!(gone, Err(CUresult::ERROR_INVALID_HANDLE));
+}
+
+#[test]
+fn no_one_waits_for_the_records_of_who_has_gone() {
+    let [one, other] = servers();
+    let owner = streaming(&one);
+    let user = streaming(&other);
+    let (made, token) = event(&owner);
+    let opened = asking([&other, &one], || open_event(&user, token)).unwrap();
+    // A client that recorded it, and goes.
+    let number = record_behind(&user, opened, 1);
+    wait_for(&owner, made, number, 2);
+    assert!(!one.engine.was_handed(2));
+    let session = user.session;
+    drop(user);
+    other.ending_of(session);
+    until("its record is past", || one.engine.was_handed(2));
+
+    // A whole server, that of the maker: there too nobody waits, and what others record they go on with.
+    let user = streaming(&other);
+    let opened = asking([&other, &one], || open_event(&user, token)).unwrap();
+    let first = record_behind(&user, opened, 3);
+    one.engine.open(2);
+    let number = record_behind(&owner, made, 4);
+    wait_for(&user, opened, number, 5);
+    drop(owner);
+    drop(one);
+    until("it is on its own", || {
+        mark(&user, opened, false).unwrap().1 == first - 1
+    });
+    other.engine.open(3);
+    until("the record is past", || other.engine.was_handed(5));
+    other.engine.open(5);
+    let next = record_behind(&user, opened, 6);
+    assert_eq!(mark(&user, opened, false), Ok((next, number)));
+    other.engine.open(6);
+    until("it is past", || {
+        mark(&user, opened, false) == Ok((next, next))
+    });
+}
+
+#[test]
+fn a_server_that_ends_leaves_no_record() {
+    let [one, other] = servers();
+    let owner = streaming(&one);
+    let user = streaming(&other);
+    let (made, token) = event(&owner);
+    let opened = asking([&other, &one], || open_event(&user, token)).unwrap();
+    let number = record_behind(&user, opened, 1);
+    wait_for(&owner, made, number, 2);
+    drop(user);
+    drop(other);
+    until("its record is past", || one.engine.was_handed(2));
+    one.engine.open(2);
+    // So many records are under way, and no more.
+    let mut last = 0;
+    while let Ok((recorded, _)) = mark(&owner, made, true) {
+        last = recorded;
+    }
+    assert_eq!(mark(&owner, made, true), Err(CUresult::ERROR_OUT_OF_MEMORY));
+    assert_eq!(last, number + (1 << 14));
 }

@@ -38,6 +38,13 @@ alternatives! {
             /// Its bytes.
             bytes: u64,
         } = 1,
+        /// An event. With it come the table of its records, what wakes the server that made it, and what wakes the one that gets this.
+        Event {
+            /// Which of the servers that have it the one is that gets this.
+            side: u16,
+            /// How many records the table has room for.
+            records: u64,
+        } = 2,
     }
 }
 

@@ -23,9 +23,10 @@ use crate::event_queue::EventQueue;
 use crate::ipc::blocks::SharedBlocks;
 use crate::ipc::descriptors::Descriptors;
 use crate::ipc::elsewhere::{OtherServers, SeekElsewhere};
+use crate::ipc::event_links::EventLinks;
 use crate::ipc::events::SharedEvents;
 use crate::ipc::exports::{ExportRegistry, User, UserExports};
-use crate::ipc::for_others::ExportsUnderWay;
+use crate::ipc::for_others::ExportsForOthers;
 use crate::log::ClientLog;
 use crate::memory::address_account::InitialWindows;
 use crate::memory::client_memory::{Allowance, ClientMemory};
@@ -77,7 +78,9 @@ pub struct ServerResources {
     /// The user's other servers, if there may be any.
     pub other_servers: Option<Arc<OtherServers>>,
     /// What is exported for those.
-    pub exports_under_way: ExportsUnderWay,
+    pub for_others: ExportsForOthers,
+    /// Events that are shared with those.
+    pub event_links: Arc<EventLinks>,
     /// What clients may have together.
     pub groups: Groups,
     /// Who may have contexts.
@@ -366,7 +369,7 @@ pub fn admit(
             partition: membership.partition,
             is_alone: host.serves_one,
             shared_blocks: SharedBlocks::new(user_exports.clone()),
-            shared_events: SharedEvents::new(user_exports.clone()),
+            shared_events: SharedEvents::new(user_exports.clone(), host.event_links.clone()),
             virtual_memory: VirtualMemory::new(
                 user_exports,
                 host.descriptors.clone(),

@@ -20,6 +20,7 @@ use transport::token_descriptor;
 use crate::ipc::exports::{
     Export, ExportRegistry, ExportedObject, Import, PhysicalMemory, Token, User,
 };
+use crate::ipc::shared_event::EventPart;
 
 /// Descriptors that one client may have been given, or others of its memory, as long as they are open.
 const ONE_CLIENT: usize = 1 << 12;
@@ -63,17 +64,18 @@ enum Holds {
         #[expect(dead_code, reason = "kept for its drop")] Export,
     ),
     /// What another server uses.
-    Leased(#[expect(dead_code, reason = "kept for its drop")] Leased),
+    Leased(Leased),
 }
 
 /// What another server uses for clients of its own.
 #[derive(Debug)]
-#[expect(dead_code, reason = "kept for its drop")]
 pub enum Leased {
     /// A block.
-    Block(Import),
+    Block(#[expect(dead_code, reason = "kept for its drop")] Import),
     /// Physical memory.
-    Physical(Arc<PhysicalMemory>),
+    Physical(#[expect(dead_code, reason = "kept for its drop")] Arc<PhysicalMemory>),
+    /// An event.
+    Event(EventPart),
 }
 
 /// What memory counts for its user when its allocator has gone.
@@ -248,6 +250,17 @@ impl Descriptors {
         }
         drop(state);
         fits && !refused
+    }
+}
+
+impl Drop for Descriptors {
+    /// The server ends, and those who have something of it do not.
+    fn drop(&mut self) {
+        for given in self.state.get_mut().given.values_mut() {
+            if let Holds::Leased(Leased::Event(part)) = &mut given.holds {
+                part.leave_open();
+            }
+        }
     }
 }
 

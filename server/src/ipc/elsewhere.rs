@@ -16,6 +16,7 @@ use protocol::control_messages::{SharedDevice, SharedObject};
 use protocol::device_facts::DeviceFacts;
 
 use crate::event_queue::{EventQueue, ServerEvent};
+use crate::ipc::event_table::RECORDS;
 use transport::token_descriptor::Token;
 
 /// How long a client waits. The others answer within two seconds, or not at all.
@@ -34,6 +35,8 @@ pub enum ForeignObject {
     Block(ForeignBlock),
     /// Physical memory, of its device.
     Physical(u32, MemoryPiece, Lease),
+    /// An event.
+    Event(ForeignEvent),
 }
 
 /// A block of device memory.
@@ -51,9 +54,32 @@ pub struct ForeignBlock {
     pub lease: Lease,
 }
 
+/// An event.
+#[derive(Debug)]
+pub struct ForeignEvent {
+    /// Which of the servers that have it this is.
+    pub side: u16,
+    /// The table of its records.
+    pub table: OwnedFd,
+    /// What wakes the server that made it.
+    pub maker: OwnedFd,
+    /// What wakes this one.
+    pub woken: OwnedFd,
+    /// Keeps it; its other end is closed when that server ends.
+    pub lease: Lease,
+}
+
 /// Has the other server keep what it shares, until this and all that was made of it are dropped.
 #[derive(Debug)]
-pub struct Lease(#[expect(dead_code, reason = "kept for its drop")] OwnedFd);
+pub struct Lease(OwnedFd);
+
+impl Lease {
+    /// The descriptor, which is the lease.
+    #[must_use]
+    pub fn into_descriptor(self) -> OwnedFd {
+        self.0
+    }
+}
 
 impl ForeignObject {
     /// What another server says that it shares, if that makes sense for a server with these devices.
@@ -98,6 +124,17 @@ impl ForeignObject {
                 let descriptor = descriptors.next().filter(|_| descriptors.len() == 0)?;
                 let piece = MemoryPiece { bytes, descriptor };
                 Some(Self::Physical(number(&device)?, piece, lease))
+            }
+            SharedObject::Event { side, records } => {
+                let descriptors: Vec<OwnedFd> = descriptors.collect();
+                let [table, maker, woken] = descriptors.try_into().ok()?;
+                (side > 0 && records == RECORDS).then_some(Self::Event(ForeignEvent {
+                    side,
+                    table,
+                    maker,
+                    woken,
+                    lease,
+                }))
             }
         }
     }
@@ -309,6 +346,11 @@ mod tests {
         };
         assert!(physical(2).is_some());
         assert!(physical(1).is_none() && physical(3).is_none());
+        let event = |side, records, count| read(SharedObject::Event { side, records }, count);
+        assert!(event(1, RECORDS, 4).is_some());
+        assert!(event(0, RECORDS, 4).is_none(), "that is its maker");
+        assert!(event(1, RECORDS + 1, 4).is_none(), "another release's");
+        assert!(event(1, RECORDS, 3).is_none() && event(1, RECORDS, 5).is_none());
     }
 
     #[test]

@@ -1,18 +1,22 @@
-//! What this server's clients share, for clients of the user's other servers: found by its token, exported, and leased.
+//! What this server's clients share, for clients of the user's other servers: exported by the engine, and leased.
 //!
-//! Called by the main thread when the daemon asks. What may have to wait is for a thread of its own. Must not know who asks.
+//! Called for the main thread when the daemon asks, on a thread of its own, since it may wait. Must not know who asks.
 
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use engine::ExportedMemory;
+use cuda_abi::CUresult;
+use engine::{Engine, ExportedMemory, MemoryHandle};
 use protocol::control_messages::{SharedDevice, SharedObject};
 use transport::socket::DESCRIPTORS_MAX;
 
-use crate::admission::ServerResources;
-use crate::ipc::descriptors::Leased;
+use crate::ipc::descriptors::{Descriptors, Leased};
+use crate::ipc::event_links::EventLinks;
+use crate::ipc::event_table::RECORDS;
 use crate::ipc::exports::{ExportedObject, Token};
+use crate::ipc::shared_event::ExportedEvent;
 use crate::log::Log;
 
 /// How long what is shared may take to be cleared.
@@ -21,87 +25,134 @@ const CLEARED_WITHIN: Duration = Duration::from_millis(1500);
 /// Objects that are exported at a time.
 const MOST_AT_ONCE: usize = 64;
 
-/// How many objects are being exported for other servers.
-#[derive(Debug, Default)]
-pub struct ExportsUnderWay(AtomicUsize);
+/// What another server gets: what it is, with its descriptors.
+pub type ForOther = (SharedObject, Vec<OwnedFd>);
 
-/// One of them.
+/// Who exports.
 #[derive(Debug)]
-pub struct ExportUnderWay<'c>(&'c ExportsUnderWay);
+pub struct ExportsForOthers {
+    engine: Arc<dyn Engine>,
+    descriptors: Arc<Descriptors>,
+    event_links: Arc<EventLinks>,
+    under_way: AtomicUsize,
+}
 
-impl ExportsUnderWay {
-    /// One more, unless there are many.
+/// Why another server does not get something.
+#[derive(Debug, thiserror::Error)]
+enum NotExported {
+    #[error("its owner has just freed it")]
+    Freed,
+    #[error("too many are asked for at a time")]
+    TooMany,
+    #[error("it lies in {0} pieces, which are too many")]
+    Pieces(usize),
+    #[error("{0}")]
+    Code(#[from] CUresult),
+}
+
+impl ExportsForOthers {
+    /// Exports nothing yet.
     #[must_use]
-    pub fn begin(&self) -> Option<ExportUnderWay<'_>> {
-        let begun = ExportUnderWay(self);
-        // Counted down again by the drop.
-        (self.0.fetch_add(1, Ordering::AcqRel) < MOST_AT_ONCE).then_some(begun)
-    }
-}
-
-impl Drop for ExportUnderWay<'_> {
-    fn drop(&mut self) {
-        self.0.0.fetch_sub(1, Ordering::AcqRel);
-    }
-}
-
-/// What another server gets of an object, with its descriptors. May wait for its memory to be cleared. Nothing if it cannot be
-/// another server's, or is going.
-#[must_use]
-pub fn export(
-    host: &ServerResources,
-    log: &dyn Log,
-    token: Token,
-    object: &ExportedObject,
-) -> Option<(SharedObject, Vec<OwnedFd>)> {
-    let _one = host.exports_under_way.begin()?;
-    let shared_device = |number: u32| {
-        let facts = host.engine.devices().get(number as usize)?;
-        let uuid = facts.uuid;
-        Some(SharedDevice { number, uuid })
-    };
-    let (held, leased, owner) = match object {
-        ExportedObject::Block(block) => {
-            let import = block.import().ok()?;
-            (&block.held, Leased::Block(import), block.session)
+    pub fn new(
+        engine: Arc<dyn Engine>,
+        descriptors: Arc<Descriptors>,
+        event_links: Arc<EventLinks>,
+    ) -> Self {
+        Self {
+            engine,
+            descriptors,
+            event_links,
+            under_way: AtomicUsize::new(0),
         }
-        ExportedObject::Physical(memory) => {
-            let owner = memory.charge.session();
-            (&memory.held, Leased::Physical(memory.clone()), owner)
-        }
-        ExportedObject::Event(_) => return None,
-    };
-    let exported = host.engine.export_memory(held, CLEARED_WITHIN);
-    let ExportedMemory { pieces, offset } = exported
-        .inspect_err(|code| {
-            let text = format!(
-                "Memory that another server of the user asks for is not to be had there: {code}"
+    }
+
+    /// What another server gets of an object. May wait for its memory to be cleared. Nothing, and a line in the log, if it cannot be
+    /// had there.
+    #[must_use]
+    pub fn export(&self, log: &dyn Log, token: Token, object: &ExportedObject) -> Option<ForOther> {
+        let before = self.under_way.fetch_add(1, Ordering::AcqRel);
+        let exported = match before < MOST_AT_ONCE {
+            true => self.try_export(token, object),
+            false => Err(NotExported::TooMany),
+        };
+        self.under_way.fetch_sub(1, Ordering::AcqRel);
+        let say = |why: &NotExported| {
+            log.line(
+                false,
+                &format!(
+                    "What a client of another server opens can be opened in this one only: {why}"
+                ),
             );
-            log.line(false, &text);
-        })
-        .ok()?;
-    if pieces.len() >= DESCRIPTORS_MAX {
-        let count = pieces.len();
-        let text = format!(
-            "Memory that another server of the user asks for lies in {count} pieces: it can be opened in this server only"
-        );
-        log.line(false, &text);
-        return None;
+        };
+        exported.inspect_err(say).ok()
     }
-    let lease = host.descriptors.lease(owner, token, leased).ok()?;
-    let object = match object {
-        ExportedObject::Block(block) => SharedObject::Block {
-            device: shared_device(block.device)?,
-            bytes: block.range.bytes,
-            offset,
-            pieces: pieces.iter().map(|piece| piece.bytes).collect(),
-        },
-        ExportedObject::Physical(memory) => SharedObject::Physical {
-            device: shared_device(memory.charge.device)?,
-            bytes: memory.charge.bytes,
-        },
-        ExportedObject::Event(_) => return None,
-    };
-    let pieces = pieces.into_iter().map(|piece| piece.descriptor);
-    Some((object, std::iter::once(lease).chain(pieces).collect()))
+
+    fn try_export(&self, token: Token, object: &ExportedObject) -> Result<ForOther, NotExported> {
+        match object {
+            ExportedObject::Block(block) => {
+                let import = block.import().map_err(|_| NotExported::Freed)?;
+                let ExportedMemory { pieces, offset } = self.export_memory(&block.held)?;
+                let object = SharedObject::Block {
+                    device: self.device(block.device)?,
+                    bytes: block.range.bytes,
+                    offset,
+                    pieces: pieces.iter().map(|piece| piece.bytes).collect(),
+                };
+                let pieces = pieces.into_iter().map(|piece| piece.descriptor);
+                let leased = Leased::Block(import);
+                self.lease((block.session, token), leased, object, pieces)
+            }
+            ExportedObject::Physical(memory) => {
+                let pieces = self.export_memory(&memory.held)?.pieces;
+                let object = SharedObject::Physical {
+                    device: self.device(memory.charge.device)?,
+                    bytes: memory.charge.bytes,
+                };
+                let pieces = pieces.into_iter().map(|piece| piece.descriptor);
+                let leased = Leased::Physical(memory.clone());
+                self.lease((memory.charge.session(), token), leased, object, pieces)
+            }
+            ExportedObject::Event(event) => {
+                let ExportedEvent {
+                    side,
+                    descriptors,
+                    part,
+                } = event.export(&self.event_links)?;
+                let object = SharedObject::Event {
+                    side,
+                    records: RECORDS,
+                };
+                // Of no session: whoever made it may have gone, and the event has not.
+                let leased = Leased::Event(part);
+                self.lease((0, token), leased, object, descriptors)
+            }
+        }
+    }
+
+    fn export_memory(&self, memory: &MemoryHandle) -> Result<ExportedMemory, NotExported> {
+        let exported = self.engine.export_memory(memory, CLEARED_WITHIN)?;
+        let count = exported.pieces.len();
+        // And the lease.
+        match count < DESCRIPTORS_MAX {
+            true => Ok(exported),
+            false => Err(NotExported::Pieces(count)),
+        }
+    }
+
+    fn device(&self, number: u32) -> Result<SharedDevice, CUresult> {
+        let facts = self.engine.devices().get(number as usize);
+        let uuid = facts.ok_or(CUresult::ERROR_INVALID_DEVICE)?.uuid;
+        Ok(SharedDevice { number, uuid })
+    }
+
+    fn lease(
+        &self,
+        (session, token): (u64, Token),
+        leased: Leased,
+        object: SharedObject,
+        descriptors: impl IntoIterator<Item = OwnedFd>,
+    ) -> Result<ForOther, NotExported> {
+        let lease = self.descriptors.lease(session, token, leased)?;
+        Ok((object, std::iter::once(lease).chain(descriptors).collect()))
+    }
 }

@@ -6,6 +6,8 @@
 pub mod blocks;
 pub mod descriptors;
 pub mod elsewhere;
+pub mod event_links;
+pub mod event_table;
 pub mod events;
 pub mod exports;
 pub mod for_others;

@@ -27,7 +27,8 @@ use crate::admission::session_thread::Sessions;
 use crate::event_queue::{EventQueue, ServerEvent};
 use crate::ipc::descriptors::Descriptors;
 use crate::ipc::elsewhere::OtherServers;
-use crate::ipc::for_others::ExportsUnderWay;
+use crate::ipc::event_links::EventLinks;
+use crate::ipc::for_others::ExportsForOthers;
 use crate::log::Log;
 use crate::main_loop::unsent::Unsent;
 use crate::memory::file_receiver::FileReceiver;
@@ -79,8 +80,9 @@ const LAST_WORDS: Duration = Duration::from_secs(1);
 /// Events, by the number in the kernel's event.
 const DAEMON: u64 = 0;
 const EVENTS: u64 = 1;
-/// The last number that there is.
+/// The last numbers that there are.
 const DESCRIPTORS: u64 = u64::MAX;
+const EVENT_LINKS: u64 = u64::MAX - 1;
 /// From here on a session's number, twice: for its process and, plus one, for its socket.
 const FIRST_SESSION: u64 = 2;
 
@@ -164,6 +166,8 @@ pub fn run_with(
     };
     let watchdog = Watchdog::new(settings.watchdog, engine.devices().len());
     let pinned = HostMemoryBudget::of_this_machine(engine.machine_memory());
+    let descriptors = Arc::new(Descriptors::new()?);
+    let event_links = Arc::new(EventLinks::new()?);
     let events = Arc::new(EventQueue::new()?);
     let others = OtherServers::new(events.clone());
     // Where clients go over, sessions have threads that end with the process: nothing of theirs is to be dropped before.
@@ -172,12 +176,17 @@ pub fn run_with(
         running: HashMap::new(),
         sessions: Arc::new(Sessions {
             host: Arc::new(ServerResources {
+                for_others: ExportsForOthers::new(
+                    engine.clone(),
+                    descriptors.clone(),
+                    event_links.clone(),
+                ),
                 engine,
                 events,
                 exports: Arc::default(),
                 other_servers: settings.has_others.then(|| Arc::new(others)),
-                exports_under_way: ExportsUnderWay::default(),
-                descriptors: Arc::new(Descriptors::new()?),
+                event_links,
+                descriptors,
                 groups: Groups::default(),
                 compute_modes: settings.compute_modes.into(),
                 host_memory: pinned,
@@ -206,6 +215,8 @@ pub fn run_with(
     main_loop.watch(&*main_loop.sessions.host.events, EVENTS, EventFlags::IN)?;
     let descriptors = main_loop.sessions.host.descriptors.as_fd();
     main_loop.watch(descriptors, DESCRIPTORS, EventFlags::IN)?;
+    let event_links = main_loop.sessions.host.event_links.as_fd();
+    main_loop.watch(event_links, EVENT_LINKS, EventFlags::IN)?;
     main_loop.connection.send(&ready.encode(), &[])?;
     log.line(false, "Server has started");
     let time_lines = main_loop.sessions.time_lines.clone();
@@ -296,6 +307,7 @@ impl MainLoop {
                         self.send_unsent();
                     }
                     EVENTS => self.drain_events(),
+                    EVENT_LINKS => self.sessions.host.event_links.hand_on(),
                     DESCRIPTORS => {
                         let closed = self.sessions.host.descriptors.take_closed();
                         // The memory may have to be waited for.

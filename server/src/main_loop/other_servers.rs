@@ -12,7 +12,6 @@ use super::MainLoop;
 use crate::event_queue::ServerEvent;
 use crate::ipc::elsewhere::ForeignObject;
 use crate::ipc::exports::{Token, User};
-use crate::ipc::for_others;
 
 impl MainLoop {
     /// Another server asks for what a client of the user's shares.
@@ -21,7 +20,7 @@ impl MainLoop {
         // What wants a thread, and descriptors, was named by a token that nobody guesses.
         let is_begun = found.is_some_and(|object| {
             self.spawn_task(move |host, log| {
-                let found = for_others::export(host, log, token, &object);
+                let found = host.for_others.export(log, token, &object);
                 host.events
                     .push(ServerEvent::ExportAnswer { question, found });
             })
