@@ -257,3 +257,63 @@ fn physical_memory_is_imported_across_contexts() {
     let found = found_in(&machine, &daemon, &descriptor, at);
     assert!(found.starts_with("error"), "{found}: nobody knows it");
 }
+
+/// CUDA_ERROR_NOT_READY
+const NOT_READY: &str = "error 600";
+
+/// Has a program share an event. The others' word for it.
+fn share_event(owner: &mut Talker) -> String {
+    assert_eq!(owner.ask("event"), "ok");
+    format!("open-event {}", owner.ask("get-event"))
+}
+
+/// Has a program record its event behind a kernel that does not end, and another one wait for that.
+fn wait_for(recorder: &mut Talker, waiter: &mut Talker) {
+    assert_eq!(recorder.ask("run"), "ok");
+    assert_eq!(recorder.ask("record"), "ok");
+    assert_eq!(waiter.ask("query"), NOT_READY);
+    assert_eq!(waiter.ask("wait"), "ok");
+    assert_eq!(waiter.ask("idle"), NOT_READY);
+}
+
+#[test]
+fn an_event_is_waited_for_across_contexts_as_long_as_there_is_who_records_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let held = folder.path().join("held");
+    let hold = || std::fs::write(&held, "").unwrap();
+    let let_go = || std::fs::remove_file(&held).unwrap();
+    let defined = format!("HELD=\"{}\"", held.display());
+    let machine = Machine::new(&[ROOMY, &["SPINNING=1", &defined]].concat());
+    let daemon = machine.daemon(&THREE, &[]);
+    ready(&daemon, 3);
+    let [mut owner, mut user] = apart(&daemon);
+    let open = share_event(&mut owner);
+    assert_eq!(user.ask(&open), "ok", "{}", daemon.server_log());
+    assert_eq!(user.ask("query"), "ok", "never recorded");
+    hold();
+    wait_for(&mut owner, &mut user);
+    let_go();
+    assert_eq!(user.ask("sync"), "ok");
+    assert_eq!(user.ask("query"), "ok");
+    hold();
+    wait_for(&mut user, &mut owner);
+    let_go();
+    assert_eq!(owner.ask("sync"), "ok");
+
+    // The server of who has recorded it is killed, and then that of who has made it.
+    hold();
+    wait_for(&mut user, &mut owner);
+    kill(server(&daemon, &user));
+    assert_eq!(owner.ask("sync"), "ok");
+    let mut last = program(&daemon);
+    let (its, owners) = (server(&daemon, &last), server(&daemon, &owner));
+    assert_ne!(its, owners);
+    assert_eq!(last.ask(&open), "ok");
+    wait_for(&mut owner, &mut last);
+    kill(owners);
+    assert_eq!(last.ask("sync"), "ok");
+    let_go();
+    for task in ["record", "wait", "sync", "query", "destroy"] {
+        assert_eq!(last.ask(task), "ok", "{task}");
+    }
+}
