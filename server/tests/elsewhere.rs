@@ -325,6 +325,21 @@ fn who_is_not_answered_goes_on() {
 }
 
 #[test]
+fn without_a_daemon_nobody_is_asked_and_nobody_waits() {
+    let [_, mut other] = servers();
+    let user = other.attach_with_context();
+    drop(other.daemon.take());
+    until("it is noticed", || other.log.contain("The daemon is gone"));
+    // Were each to wait, these would take a minute and more.
+    for number in 0..30 {
+        let refused = open(&user, [number; 4]);
+        assert_eq!(refused, Err(CUresult::ERROR_INVALID_HANDLE));
+    }
+    drop(user);
+    other.server.take().unwrap().join().unwrap();
+}
+
+#[test]
 fn a_server_alone_asks_nobody() {
     let rig = Rig::new(FakeEngine::new());
     let user = rig.attach_with_context();

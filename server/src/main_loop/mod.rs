@@ -505,11 +505,7 @@ impl MainLoop {
                     question,
                     uid,
                     token,
-                } => self.send(&Packet::SeekExport {
-                    question,
-                    uid,
-                    token,
-                }),
+                } => self.seek_elsewhere(question, uid, token),
                 ServerEvent::ExportAnswer { question, found } => {
                     self.answer_another(question, found);
                 }

@@ -14,6 +14,19 @@ use crate::ipc::elsewhere::ForeignObject;
 use crate::ipc::exports::{Token, User};
 
 impl MainLoop {
+    /// A client opens what nobody here shares.
+    pub(super) fn seek_elsewhere(&mut self, question: u64, uid: u32, token: Token) {
+        // Without the daemon nobody is asked, and nobody is to wait for that.
+        if self.connection.is_closed() {
+            return self.found_elsewhere(question, None);
+        }
+        self.send(&Packet::SeekExport {
+            question,
+            uid,
+            token,
+        });
+    }
+
     /// Another server asks for what a client of the user's shares.
     pub(super) fn export_for_another(&mut self, question: u64, uid: u32, token: Token) {
         let found = self.sessions.host.exports.find(User::Known(uid), &token);

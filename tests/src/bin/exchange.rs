@@ -3,18 +3,35 @@
 //!
 //! It knows nothing of OpenMPS. Its kernel is for a driver whose kernels end when a test says so. Tests start several, in servers of their choice, and kill some.
 
+use std::ffi::{c_int, c_uint, c_void};
+use std::os::fd::{AsFd as _, AsRawFd as _, FromRawFd as _, OwnedFd};
+
 use tests::cuda::{Address, Code, Driver, Handle};
 use tests::program::{answer, hear, say};
+use transport::socket::Connection;
 
 tests::functions! {
     get = "cuIpcGetMemHandle"(*mut [u8; 64], Address);
-    open = "cuIpcOpenMemHandle_v2"(*mut Address, [u8; 64], std::ffi::c_uint);
+    open = "cuIpcOpenMemHandle_v2"(*mut Address, [u8; 64], c_uint);
     close = "cuIpcCloseMemHandle"(Address);
     event_get = "cuIpcGetEventHandle"(*mut [u8; 64], Handle);
     event_open = "cuIpcOpenEventHandle"(*mut Handle, [u8; 64]);
     event_query = "cuEventQuery"(Handle);
     event_destroy = "cuEventDestroy_v2"(Handle);
+    pool_create = "cuMemPoolCreate"(*mut u64, *const [u64; 11]);
+    pool_alloc = "cuMemAllocFromPoolAsync"(*mut Address, usize, u64, Handle);
+    pool_free = "cuMemFreeAsync"(Address, Handle);
+    pool_export = "cuMemPoolExportToShareableHandle"(*mut c_int, u64, c_uint, u64);
+    pool_import = "cuMemPoolImportFromShareableHandle"(*mut u64, *mut c_void, c_uint, u64);
+    pointer_export = "cuMemPoolExportPointer"(*mut [u8; 64], Address);
+    pointer_import = "cuMemPoolImportPointer"(*mut Address, u64, *const [u8; 64]);
 }
+
+/// CUmemPoolProps as numbers: pinned memory that goes as a descriptor (1, 1), on the device (1) of number 0.
+static POOL: [u64; 11] = [1 | 1 << 32, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+
+/// CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
+const DESCRIPTOR: c_uint = 1;
 
 /// CU_EVENT_INTERPROCESS and CU_EVENT_DISABLE_TIMING
 const SHARED: u32 = 6;
@@ -46,12 +63,40 @@ fn bytes(text: &str) -> [u8; 64] {
     bytes
 }
 
+/// Makes a pool, and gives the test its descriptor.
+fn make_pool(more: &Functions, path: &str) -> Result<u64, Code> {
+    let (mut pool, mut number) = (0, -1);
+    // SAFETY: the pointers are to locals and to a constant of CUDA's layout.
+    unsafe {
+        ok((more.pool_create)(&raw mut pool, &raw const POOL))?;
+        ok((more.pool_export)(&raw mut number, pool, DESCRIPTOR, 0))?;
+    }
+    // SAFETY: the call gave this program a descriptor of its own.
+    let descriptor = unsafe { OwnedFd::from_raw_fd(number) };
+    let test = Connection::connect(path).expect("the test listens");
+    test.send(b"pool", &[descriptor.as_fd()])
+        .expect("it takes a descriptor");
+    Ok(pool)
+}
+
+/// Takes a pool's descriptor from the test.
+fn open_pool(more: &Functions, path: &str) -> Result<u64, Code> {
+    let test = Connection::connect(path).expect("the test listens");
+    let (_, descriptors) = test.receive().expect("a descriptor");
+    let number = std::ptr::without_provenance_mut(descriptors[0].as_raw_fd() as usize);
+    let mut pool = 0;
+    // SAFETY: the descriptor is open and the pointer is to a local.
+    ok(unsafe { (more.pool_import)(&raw mut pool, number, DESCRIPTOR, 0) })?;
+    Ok(pool)
+}
+
 fn main() {
     let driver = Driver::ready();
     let more = Functions::open();
     // What it made or opened last.
     let mut block: Address = 0;
     let mut event: Handle = 0;
+    let mut pool = 0;
     say("ready");
     loop {
         let line = hear();
@@ -61,12 +106,13 @@ fn main() {
         let number = || argument.parse::<usize>().expect("a number");
         let result = match task {
             "alloc" => driver.alloc(number()).map(|address| block = address),
-            "get" | "get-event" => {
+            "get" | "get-event" | "get-pointer" => {
                 let mut handle = [0; 64];
                 // SAFETY: the out pointer is a local's, and what is shared this program's own.
                 let got = unsafe {
                     match task {
                         "get" => (more.get)(&raw mut handle, block),
+                        "get-pointer" => (more.pointer_export)(&raw mut handle, block),
                         _ => (more.event_get)(&raw mut handle, event),
                     }
                 };
@@ -100,6 +146,17 @@ fn main() {
                 }
                 read
             }
+            "pool" => make_pool(&more, argument).map(|made| pool = made),
+            "open-pool" => open_pool(&more, argument).map(|opened| pool = opened),
+            // SAFETY: the out pointer is a local's.
+            "pool-alloc" => ok(unsafe { (more.pool_alloc)(&raw mut block, number(), pool, NULL) }),
+            "open-pointer" => {
+                let data = bytes(argument);
+                // SAFETY: the pointers are to locals.
+                ok(unsafe { (more.pointer_import)(&raw mut block, pool, &raw const data) })
+            }
+            // SAFETY: nothing that this program does later uses it.
+            "pool-free" => ok(unsafe { (more.pool_free)(block, NULL) }),
             // SAFETY: the out pointer is a local's.
             "event" => unsafe { driver.event_create(&raw mut event, SHARED) },
             // SAFETY: the out pointer is a local's.

@@ -258,6 +258,34 @@ fn physical_memory_is_imported_across_contexts() {
     assert!(found.starts_with("error"), "{found}: nobody knows it");
 }
 
+#[test]
+fn what_comes_from_a_shared_pool_is_opened_across_contexts() {
+    let machine = Machine::new(ROOMY);
+    let daemon = machine.daemon(&THREE, &[]);
+    ready(&daemon, 3);
+    let [mut owner, mut user] = apart(&daemon);
+    let path = machine.path("pool");
+    let listener = Listener::bind(&path).unwrap();
+    assert_eq!(owner.ask(&format!("pool {}", path.display())), "ok");
+    let (_, descriptors) = listener.accept().unwrap().receive().unwrap();
+    user.say(&format!("open-pool {}", path.display()));
+    let connection = listener.accept().unwrap();
+    connection.send(b"pool", &[descriptors[0].as_fd()]).unwrap();
+    assert_eq!(user.hear(), "ok");
+    assert_eq!(owner.ask("pool-alloc 5000"), "ok");
+    assert_eq!(owner.ask("write 7"), "ok");
+    let open = format!("open-pointer {}", owner.ask("get-pointer"));
+    assert_eq!(user.ask(&open), "ok", "{}", daemon.server_log());
+    assert_eq!(user.ask("read"), "[7]");
+    assert_eq!(user.ask("write 8"), "ok");
+    assert_eq!(owner.ask("read"), "[8]");
+    assert_eq!(user.ask("pool-free"), "ok");
+    assert_eq!(user.ask("sync"), "ok");
+    assert!(user.ask("read").starts_with("error"));
+    assert_eq!(owner.ask("read"), "[8]");
+    assert_eq!(owner.ask("pool-free"), "ok");
+}
+
 /// CUDA_ERROR_NOT_READY
 const NOT_READY: &str = "error 600";
 
