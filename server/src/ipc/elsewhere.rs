@@ -144,22 +144,28 @@ impl ForeignObject {
 #[derive(Debug)]
 pub struct OtherServers {
     events: Arc<EventQueue>,
+    /// This server's devices.
+    devices: Vec<DeviceFacts>,
     questions: Mutex<Questions>,
 }
+
+/// What another server says that it shares, with what it has sent, of which nothing is known yet.
+pub type Answer = (SharedObject, Vec<OwnedFd>);
 
 #[derive(Debug, Default)]
 struct Questions {
     last: u64,
     /// Who waits for an answer.
-    open: HashMap<u64, SyncSender<Option<ForeignObject>>>,
+    open: HashMap<u64, SyncSender<Option<Answer>>>,
 }
 
 impl OtherServers {
     /// Asked by way of the main thread.
     #[must_use]
-    pub fn new(events: Arc<EventQueue>) -> Self {
+    pub fn new(events: Arc<EventQueue>, devices: &[DeviceFacts]) -> Self {
         Self {
             events,
+            devices: devices.to_vec(),
             questions: Mutex::default(),
         }
     }
@@ -181,11 +187,12 @@ impl OtherServers {
         });
         let found = answer.recv_timeout(PATIENCE).ok().flatten();
         self.questions.lock().open.remove(&question);
-        found
+        let (object, descriptors) = found?;
+        ForeignObject::new(object, descriptors, &self.devices)
     }
 
     /// Hands an answer over. If nobody waits for it any more, it is given back.
-    pub fn answer(&self, question: u64, found: Option<ForeignObject>) -> Option<ForeignObject> {
+    pub fn answer(&self, question: u64, found: Option<Answer>) -> Option<Answer> {
         let asker = self.questions.lock().open.remove(&question);
         match asker {
             // There is room for the one answer that there is.
@@ -376,7 +383,10 @@ mod tests {
 
     #[test]
     fn an_answer_comes_to_who_asked_and_to_nobody_else() {
-        let servers = Arc::new(OtherServers::new(Arc::new(EventQueue::new().unwrap())));
+        let servers = Arc::new(OtherServers::new(
+            Arc::new(EventQueue::new().unwrap()),
+            &facts(),
+        ));
         let asked = {
             let servers = servers.clone();
             std::thread::spawn(move || servers.seek(7, [1; 4]))
@@ -401,7 +411,7 @@ mod tests {
                 device: device.clone(),
                 bytes: 1,
             };
-            ForeignObject::new(object, descriptors(2), &facts())
+            Some((object, descriptors(2)))
         };
         assert!(servers.answer(question + 1, found()).is_some(), "nobody");
         assert!(servers.answer(question, found()).is_none());

@@ -13,6 +13,7 @@ use protocol::control_messages::{SharedDevice, SharedObject};
 use transport::socket::DESCRIPTORS_MAX;
 
 use crate::ipc::descriptors::{Descriptors, Leased};
+use crate::ipc::elsewhere::Answer;
 use crate::ipc::event_links::EventLinks;
 use crate::ipc::event_table::RECORDS;
 use crate::ipc::exports::{ExportedObject, Token};
@@ -24,9 +25,6 @@ const CLEARED_WITHIN: Duration = Duration::from_millis(1500);
 
 /// Objects that are exported at a time.
 const MOST_AT_ONCE: usize = 64;
-
-/// What another server gets: what it is, with its descriptors.
-pub type ForOther = (SharedObject, Vec<OwnedFd>);
 
 /// Who exports.
 #[derive(Debug)]
@@ -69,7 +67,7 @@ impl ExportsForOthers {
     /// What another server gets of an object. May wait for its memory to be cleared. Nothing, and a line in the log, if it cannot be
     /// had there.
     #[must_use]
-    pub fn export(&self, log: &dyn Log, token: Token, object: &ExportedObject) -> Option<ForOther> {
+    pub fn export(&self, log: &dyn Log, token: Token, object: &ExportedObject) -> Option<Answer> {
         let before = self.under_way.fetch_add(1, Ordering::AcqRel);
         let exported = match before < MOST_AT_ONCE {
             true => self.try_export(token, object),
@@ -87,7 +85,7 @@ impl ExportsForOthers {
         exported.inspect_err(say).ok()
     }
 
-    fn try_export(&self, token: Token, object: &ExportedObject) -> Result<ForOther, NotExported> {
+    fn try_export(&self, token: Token, object: &ExportedObject) -> Result<Answer, NotExported> {
         match object {
             ExportedObject::Block(block) => {
                 let import = block.import().map_err(|_| NotExported::Freed)?;
@@ -151,7 +149,7 @@ impl ExportsForOthers {
         leased: Leased,
         object: SharedObject,
         descriptors: impl IntoIterator<Item = OwnedFd>,
-    ) -> Result<ForOther, NotExported> {
+    ) -> Result<Answer, NotExported> {
         let lease = self.descriptors.lease(session, token, leased)?;
         Ok((object, std::iter::once(lease).chain(descriptors).collect()))
     }

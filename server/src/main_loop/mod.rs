@@ -169,7 +169,7 @@ pub fn run_with(
     let descriptors = Arc::new(Descriptors::new()?);
     let event_links = Arc::new(EventLinks::new()?);
     let events = Arc::new(EventQueue::new()?);
-    let others = OtherServers::new(events.clone());
+    let others = OtherServers::new(events.clone(), engine.devices());
     // Where clients go over, sessions have threads that end with the process: nothing of theirs is to be dropped before.
     let mut main_loop = ManuallyDrop::new(MainLoop {
         epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?,

@@ -3,14 +3,12 @@
 //!
 //! Called by the main loop. Must not know what is opened, or how it is mapped.
 
-use std::os::fd::OwnedFd;
-
-use protocol::control_messages::{Packet, SharedObject};
+use protocol::control_messages::Packet;
 use transport::background_close;
 
 use super::MainLoop;
 use crate::event_queue::ServerEvent;
-use crate::ipc::elsewhere::ForeignObject;
+use crate::ipc::elsewhere::Answer;
 use crate::ipc::exports::{Token, User};
 
 impl MainLoop {
@@ -44,11 +42,7 @@ impl MainLoop {
     }
 
     /// Tells another server what it asked for.
-    pub(super) fn answer_another(
-        &mut self,
-        question: u64,
-        found: Option<(SharedObject, Vec<OwnedFd>)>,
-    ) {
+    pub(super) fn answer_another(&mut self, question: u64, found: Option<Answer>) {
         match found {
             Some((object, descriptors)) => {
                 self.send_with(&Packet::ExportFound { question, object }, descriptors);
@@ -58,21 +52,13 @@ impl MainLoop {
     }
 
     /// What a session here waits for was found at another server, or was not.
-    pub(super) fn found_elsewhere(
-        &self,
-        question: u64,
-        found: Option<(SharedObject, Vec<OwnedFd>)>,
-    ) {
-        let host = &self.sessions.host;
-        let devices = host.engine.devices();
-        let found = found
-            .and_then(|(object, descriptors)| ForeignObject::new(object, descriptors, devices));
-        let late = match &host.other_servers {
+    pub(super) fn found_elsewhere(&self, question: u64, found: Option<Answer>) {
+        let late = match &self.sessions.host.other_servers {
             Some(servers) => servers.answer(question, found),
             None => found,
         };
         if late.is_some() {
-            // Closing what a device's driver has made may wait.
+            // Closing what another server has sent may wait.
             background_close::run(move || drop(late));
         }
     }
