@@ -10,10 +10,12 @@ use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
-use engine::MemoryPiece;
+use engine::bound::part;
+use engine::{Bound, Charge, MemoryPiece};
 use parking_lot::Mutex;
 use protocol::control_messages::{SharedDevice, SharedObject};
 use protocol::device_facts::DeviceFacts;
+use rustix::process::{Resource, getrlimit};
 
 use crate::event_queue::{EventQueue, ServerEvent};
 use crate::ipc::event_table::RECORDS;
@@ -27,6 +29,13 @@ const WRONG: (u32, Duration) = (32, Duration::from_millis(250));
 
 /// The same of all questions; beyond that, each waits until it may be asked.
 const ASKED: (u32, Duration) = (4096, Duration::from_millis(2));
+
+/// Descriptors that are kept at most of one object of another server's.
+const MOST_KEPT: u64 = 3;
+
+/// How many of them are kept for one client, and what part of this process's descriptors for all.
+const ONE_CLIENT: u64 = 1 << 12;
+const ALL_CLIENTS: (u64, u64) = (1, 4);
 
 /// Something that a client of another server shares.
 #[derive(Debug)]
@@ -71,26 +80,38 @@ pub struct ForeignEvent {
 
 /// Has the other server keep what it shares, until this and all that was made of it are dropped.
 #[derive(Debug)]
-pub struct Lease(OwnedFd);
+pub struct Lease {
+    descriptor: OwnedFd,
+    charge: Charge,
+}
 
 impl Lease {
-    /// The descriptor, which is the lease.
+    /// The descriptor, which is the lease, and what it and others that are kept with it take of those that this process may have.
     #[must_use]
-    pub fn into_descriptor(self) -> OwnedFd {
-        self.0
+    pub fn into_parts(self) -> (OwnedFd, Charge) {
+        (self.descriptor, self.charge)
     }
 }
 
 impl ForeignObject {
-    /// What another server says that it shares, if that makes sense for a server with these devices.
+    /// What another server says that it shares, if that makes sense for a server with these devices. `charge` is what it may keep of
+    /// descriptors.
     #[must_use]
     pub fn new(
-        object: SharedObject,
-        descriptors: Vec<OwnedFd>,
+        (object, descriptors): Answer,
         devices: &[DeviceFacts],
+        mut charge: Charge,
     ) -> Option<Self> {
         let mut descriptors = descriptors.into_iter();
-        let lease = Lease(descriptors.next()?);
+        charge.shrink_to(match object {
+            SharedObject::Event { .. } => MOST_KEPT,
+            // Memory is kept by its mapping.
+            SharedObject::Block { .. } | SharedObject::Physical { .. } => 1,
+        });
+        let lease = Lease {
+            descriptor: descriptors.next()?,
+            charge,
+        };
         let number = |device: &SharedDevice| {
             let facts = devices.get(device.number as usize)?;
             (facts.uuid == device.uuid).then_some(device.number)
@@ -146,6 +167,8 @@ pub struct OtherServers {
     events: Arc<EventQueue>,
     /// This server's devices.
     devices: Vec<DeviceFacts>,
+    /// What may be kept of this process's descriptors.
+    kept: Arc<Bound>,
     questions: Mutex<Questions>,
 }
 
@@ -163,15 +186,17 @@ impl OtherServers {
     /// Asked by way of the main thread.
     #[must_use]
     pub fn new(events: Arc<EventQueue>, devices: &[DeviceFacts]) -> Self {
+        let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(1 << 20);
         Self {
             events,
             devices: devices.to_vec(),
+            kept: Arc::new(Bound::new(part(descriptors, ALL_CLIENTS))),
             questions: Mutex::default(),
         }
     }
 
     /// Asks for what a client of this user's shares, and waits for the answer.
-    fn seek(&self, uid: u32, token: Token) -> Option<ForeignObject> {
+    fn seek(&self, uid: u32, token: Token, charge: Charge) -> Option<ForeignObject> {
         let (sender, answer) = sync_channel(1);
         let question = {
             let mut questions = self.questions.lock();
@@ -187,8 +212,7 @@ impl OtherServers {
         });
         let found = answer.recv_timeout(PATIENCE).ok().flatten();
         self.questions.lock().open.remove(&question);
-        let (object, descriptors) = found?;
-        ForeignObject::new(object, descriptors, &self.devices)
+        ForeignObject::new(found?, &self.devices, charge)
     }
 
     /// Hands an answer over. If nobody waits for it any more, it is given back.
@@ -210,6 +234,8 @@ impl OtherServers {
 pub struct SeekElsewhere {
     servers: Arc<OtherServers>,
     uid: u32,
+    /// What may be kept of descriptors for this client.
+    kept: Arc<Bound>,
     limits: Mutex<SeekLimits>,
 }
 
@@ -219,6 +245,7 @@ impl SeekElsewhere {
     pub fn new(servers: Arc<OtherServers>, uid: u32) -> Self {
         let now = Instant::now();
         Self {
+            kept: Arc::new(Bound::within(&servers.kept, ONE_CLIENT)),
             servers,
             uid,
             limits: Mutex::new(SeekLimits {
@@ -228,18 +255,20 @@ impl SeekElsewhere {
         }
     }
 
-    /// What a token names at another server. Nothing, without a question, for who has come with too many wrong ones.
+    /// What a token names at another server. Nothing, without a question, for who has come with too many wrong ones, or has too much
+    /// open of other servers.
     #[must_use]
     pub fn seek(&self, token: Token) -> Option<ForeignObject> {
         // Held: one question at a time.
         let mut limits = self.limits.lock();
         let now = Instant::now();
-        if !limits.wrong.wait(now).is_zero() {
+        let mut charge = Charge::new(self.kept.clone());
+        if !limits.wrong.wait(now).is_zero() || !charge.grow(MOST_KEPT) {
             return None;
         }
         std::thread::sleep(limits.asked.wait(now));
         limits.asked.take(Instant::now());
-        let found = self.servers.seek(self.uid, token);
+        let found = self.servers.seek(self.uid, token, charge);
         if found.is_none() {
             limits.wrong.take(Instant::now());
         }
@@ -314,7 +343,12 @@ mod tests {
 
     #[test]
     fn what_makes_no_sense_is_nothing() {
-        let read = |object, count| ForeignObject::new(object, descriptors(count), &facts());
+        let bound = Arc::new(Bound::new(MOST_KEPT));
+        let read = |object, count| {
+            let mut charge = Charge::new(bound.clone());
+            assert!(charge.grow(MOST_KEPT), "nothing is left");
+            ForeignObject::new((object, descriptors(count)), &facts(), charge)
+        };
         let whole = |count| read(block(1, 2, (512, 1536), &[1024, 1024]), count);
         assert!(matches!(
             whole(3),
@@ -382,6 +416,19 @@ mod tests {
     }
 
     #[test]
+    fn who_has_too_much_open_asks_nobody() {
+        let events = Arc::new(EventQueue::new().unwrap());
+        let servers = Arc::new(OtherServers::new(events, &facts()));
+        let [one, other] = [7, 8].map(|uid| SeekElsewhere::new(servers.clone(), uid));
+        assert!(one.kept.charge(ONE_CLIENT - MOST_KEPT + 1));
+        assert!(one.seek([1; 4]).is_none());
+        assert!(servers.events.drain().is_empty());
+        assert!(servers.kept.charge(servers.kept.remaining()));
+        assert!(other.seek([1; 4]).is_none(), "all together");
+        assert!(servers.events.drain().is_empty());
+    }
+
+    #[test]
     fn an_answer_comes_to_who_asked_and_to_nobody_else() {
         let servers = Arc::new(OtherServers::new(
             Arc::new(EventQueue::new().unwrap()),
@@ -389,7 +436,7 @@ mod tests {
         ));
         let asked = {
             let servers = servers.clone();
-            std::thread::spawn(move || servers.seek(7, [1; 4]))
+            std::thread::spawn(move || servers.seek(7, [1; 4], Charge::new(servers.kept.clone())))
         };
         let question = loop {
             match servers.events.drain().pop() {

@@ -10,6 +10,7 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Weak};
 
 use cuda_abi::CUresult;
+use engine::Charge;
 use parking_lot::Mutex;
 use rustix::event::{EventfdFlags, eventfd};
 use transport::memory::Sealed;
@@ -78,7 +79,8 @@ enum Origin {
     /// This server made it, and gives this to others.
     Here(Sealed),
     /// Another server, which is there as long as the other end of this is open.
-    Elsewhere(#[expect(dead_code, reason = "kept for its drop")] EventLink),
+    #[expect(dead_code, reason = "kept for their drop")]
+    Elsewhere(EventLink, Charge),
 }
 
 /// What another server gets of an event.
@@ -222,6 +224,7 @@ impl SharedEvent {
             woken,
             lease,
         } = foreign;
+        let (lease, charge) = lease.into_parts();
         let table = EventTable::open(table).map_err(|_| CUresult::ERROR_INVALID_HANDLE)?;
         let event = Arc::new(Self::default());
         let linked = |tells, descriptor| {
@@ -234,7 +237,7 @@ impl SharedEvent {
             side,
             others: BTreeMap::from([(MAKER, maker)]),
             woken: linked(Tells::Moved, woken)?,
-            of: Origin::Elsewhere(linked(Tells::LeftAlone, lease.into_descriptor())?),
+            of: Origin::Elsewhere(linked(Tells::LeftAlone, lease)?, charge),
         };
         let mut state = event.state.lock();
         state.records = Records::Common(common);
