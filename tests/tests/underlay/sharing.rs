@@ -4,6 +4,7 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::Path;
 use std::process::Command;
 
+use rustix::process::{Pid, Signal, kill_process};
 use tests::daemon::{Daemon, eventually};
 use tests::skipped::skipped;
 use tests::talker::Talker;
@@ -39,6 +40,11 @@ fn apart(daemon: &Daemon) -> [Talker; 2] {
     let servers = both.each_ref().map(|one| server(daemon, one));
     assert_ne!(servers[0], servers[1]);
     both
+}
+
+fn signal(process: u32, signal: Signal) {
+    let process = Pid::from_raw(process.cast_signed()).unwrap();
+    kill_process(process, signal).unwrap();
 }
 
 fn server(daemon: &Daemon, program: &Talker) -> u32 {
@@ -158,6 +164,32 @@ fn a_server_that_is_killed_takes_its_own_clients_alone() {
     assert_eq!(user.ask("write 8"), "ok");
     assert_eq!(user.ask("read"), "[8]");
     assert_eq!(user.ask("close"), "ok");
+}
+
+#[test]
+fn a_server_that_does_not_answer_holds_up_who_asks_and_nobody_else() {
+    let machine = Machine::new(ROOMY);
+    let daemon = machine.daemon(&THREE, &[]);
+    ready(&daemon, 3);
+    let [mut owner, mut user] = apart(&daemon);
+    let free = owner.ask("memory");
+    let open = share(&mut owner);
+    let stopped = server(&daemon, &owner);
+    signal(stopped, Signal::STOP);
+    user.say(&open);
+    // Meanwhile the daemon answers others, and their servers do.
+    let mut other = program(&daemon);
+    assert_ne!(server(&daemon, &other), stopped);
+    assert_eq!(other.ask("alloc 4096"), "ok");
+    assert_eq!(user.hear(), WRONG);
+    assert_eq!(user.ask("alloc 4096"), "ok");
+    signal(stopped, Signal::CONT);
+    // What it answers now is nobody's, and kept for nobody.
+    assert_eq!(owner.ask("free"), "ok");
+    has_free(&mut owner, &free);
+    let open = share(&mut owner);
+    assert_eq!(user.ask(&open), "ok");
+    assert_eq!(user.ask("read"), "[7]");
 }
 
 #[test]
