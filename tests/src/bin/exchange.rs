@@ -1,10 +1,11 @@
 //! A program that shares a block of device memory or an event, or opens one that another shares, as it is told a line at a time.
 //! What goes wrong is said as `error` and its number.
 //!
-//! It knows nothing of OpenMPS. Its kernel is for a driver whose kernels end when a test says so. Tests start several, in servers of their choice, and kill some.
+//! It knows nothing of OpenMPS. Tests start several, in servers of their choice, and kill some; so does `exchange_pair`, on a GPU.
 
 use std::ffi::{c_int, c_uint, c_void};
 use std::os::fd::{AsFd as _, AsRawFd as _, FromRawFd as _, OwnedFd};
+use std::time::{Duration, Instant};
 
 use tests::cuda::{Address, Code, Driver, Handle};
 use tests::program::{answer, hear, say};
@@ -39,7 +40,15 @@ const SHARED: u32 = 6;
 /// The default stream.
 const NULL: Handle = 0;
 
-const KERNEL: &str = ".version 7.8\n.visible .entry k() {}";
+/// Runs for a fifth of a second; under a driver of our own, as long as a test says.
+const KERNEL: &str = ".version 7.0\n.target sm_52\n.address_size 64\n\
+    .visible .entry k()\n{\n\
+    .reg .b64 %rd<4>;\n.reg .pred %p<2>;\n\
+    mov.u64 %rd1, %globaltimer;\n\
+    again:\n\
+    mov.u64 %rd2, %globaltimer;\nsub.u64 %rd3, %rd2, %rd1;\n\
+    setp.lt.u64 %p1, %rd3, 200000000;\n@%p1 bra again;\n\
+    ret;\n}\n";
 
 /// CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS
 const LAZY: u32 = 1;
@@ -61,6 +70,22 @@ fn bytes(text: &str) -> [u8; 64] {
         *byte = u8::from_str_radix(&text[2 * at..2 * at + 2], 16).expect("digits");
     }
     bytes
+}
+
+/// How long it takes to open a block and to close it, the median of many.
+fn open_and_close(more: &Functions, handle: [u8; 64]) -> Result<Duration, Code> {
+    let mut times = Vec::new();
+    for _ in 0..101 {
+        let (begun, mut block) = (Instant::now(), 0);
+        // SAFETY: the out pointer is a local's, and nothing uses the block.
+        unsafe {
+            ok((more.open)(&raw mut block, handle, LAZY))?;
+            ok((more.close)(block))?;
+        }
+        times.push(begun.elapsed());
+    }
+    times.sort_unstable();
+    Ok(times[times.len() / 2])
 }
 
 /// Makes a pool, and gives the test its descriptor.
@@ -128,6 +153,17 @@ fn main() {
                 // SAFETY: the out pointer is a local's.
                 ok(unsafe { (more.open)(&raw mut block, bytes(argument), LAZY) })
             }
+            "where" => {
+                say(&block.to_string());
+                continue;
+            }
+            "time" => match open_and_close(&more, bytes(argument)) {
+                Ok(each) => {
+                    say(&format!("{:.0}", each.as_secs_f64() * 1e6));
+                    continue;
+                }
+                Err(code) => Err(code),
+            },
             // SAFETY: nothing that this program does later uses it.
             "close" => ok(unsafe { (more.close)(block) }),
             // SAFETY: as above.

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Command;
 
 use rustix::process::{Pid, Signal, kill_process};
-use tests::daemon::{Daemon, eventually};
+use tests::daemon::{Daemon, eventually, succeed};
 use tests::skipped::skipped;
 use tests::talker::Talker;
 use transport::socket::Listener;
@@ -101,6 +101,20 @@ fn a_block_is_opened_across_contexts() {
     assert!(user.ask("read").starts_with("error"));
     has_free(&mut owner, &free);
     assert_eq!(user.ask(&open), WRONG);
+}
+
+/// What is run on a GPU, by `benches/gpu.sh sharing`.
+#[test]
+fn pairs_of_programs_find_all_right_in_one_context_and_in_two() {
+    let machine = Machine::new(ROOMY);
+    let daemon = machine.daemon(&["--underlay=auto", "--contexts=2"], &[]);
+    ready(&daemon, 2);
+    let said = succeed(&mut daemon.command(env!("CARGO_BIN_EXE_exchange_pair")));
+    let lines: Vec<&str> = said.lines().collect();
+    assert_eq!(lines.len(), 2, "{said}");
+    for (line, what) in lines.iter().zip(["the same address", "another address"]) {
+        assert!(line.contains(what) && line.ends_with("right"), "{said}");
+    }
 }
 
 #[test]
