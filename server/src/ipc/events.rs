@@ -77,7 +77,7 @@ impl SharedEvents {
     /// # Errors
     /// CUDA_ERROR_OUT_OF_MEMORY when all are taken.
     pub fn create(&mut self, observer: &Arc<ClientObserver>) -> Result<u32, CUresult> {
-        self.add(observer, Arc::default())
+        self.add(observer, Arc::new(SharedEvent::new(observer.session())))
     }
 
     /// Gives an event a slot.

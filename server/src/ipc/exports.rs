@@ -1,4 +1,4 @@
-//! What clients of one server share: blocks of device memory, physical memory and events, each found
+//! What clients of this server share: blocks of device memory, physical memory and events, each found
 //! by a token that nobody can guess. What nobody shares here may be found at another server of the user's (`elsewhere`).
 //!
 //! A token belongs to a user: another user's client finds nothing by it, whoever gave it the token.

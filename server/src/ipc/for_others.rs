@@ -120,9 +120,8 @@ impl ExportsForOthers {
                     side,
                     records: RECORDS,
                 };
-                // Of no session: whoever made it may have gone, and the event has not.
                 let leased = Leased::Event(part);
-                self.lease((0, token), leased, object, descriptors)
+                self.lease((event.session(), token), leased, object, descriptors)
             }
         }
     }

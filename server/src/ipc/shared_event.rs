@@ -32,6 +32,8 @@ const MOST_OTHERS: usize = 256;
 /// Each record has a number. The event has reached all records up to a number are past.
 #[derive(Debug, Default)]
 pub struct SharedEvent {
+    /// Whose it is: the session that made it.
+    session: u64,
     state: Mutex<EventState>,
 }
 
@@ -212,6 +214,21 @@ fn copy(descriptor: &OwnedFd) -> Result<OwnedFd, CUresult> {
 }
 
 impl SharedEvent {
+    /// An event that a session makes.
+    #[must_use]
+    pub fn new(session: u64) -> Self {
+        Self {
+            session,
+            ..Self::default()
+        }
+    }
+
+    /// The session that made it.
+    #[must_use]
+    pub const fn session(&self) -> u64 {
+        self.session
+    }
+
     /// An event that another server has made.
     ///
     /// # Errors
