@@ -53,7 +53,7 @@ struct IssuedDescriptors {
 pub struct IssuedDescriptor {
     session: u64,
     holds: Holds,
-    _ours: OwnedFd,
+    ours: OwnedFd,
 }
 
 #[derive(Debug)]
@@ -188,7 +188,7 @@ impl Descriptors {
         let given = IssuedDescriptor {
             session,
             holds,
-            _ours: ours,
+            ours,
         };
         state.given.insert(number, given);
         Ok(())
@@ -211,7 +211,13 @@ impl Descriptors {
             let data = event.data;
             data.u64()
         });
-        numbers.filter_map(|number| state.remove(number)).collect()
+        let closed: Vec<IssuedDescriptor> =
+            numbers.filter_map(|number| state.remove(number)).collect();
+        for descriptor in &closed {
+            // Else it would go on telling until it is dropped, which may take time.
+            let _ = epoll::delete(&self.epoll, &descriptor.ours);
+        }
+        closed
     }
 
     /// The allocator of memory has gone, which could have so many bytes of the device at most. Says whether
@@ -268,5 +274,35 @@ impl Drop for Descriptors {
 impl AsFd for Descriptors {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.epoll.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::ipc::event_links::EventLinks;
+    use crate::ipc::shared_event::SharedEvent;
+
+    #[test]
+    fn what_is_closed_is_told_once_however_long_it_takes_to_go() {
+        let descriptors = Descriptors::new().unwrap();
+        let links = Arc::new(EventLinks::new().unwrap());
+        let event = Arc::new(SharedEvent::new(1));
+        let tells = |patience: u64| {
+            let patience = Some(Duration::from_millis(patience));
+            transport::socket::poll(&[descriptors.as_fd()], patience).unwrap()[0]
+        };
+        let part = event.export(&links).unwrap().part;
+        let lease = descriptors.lease(1, [1; 4], Leased::Event(part)).unwrap();
+        assert!(!tells(0));
+        drop(lease);
+        assert!(tells(20_000));
+        let closed = descriptors.take_closed();
+        assert_eq!(closed.len(), 1);
+        assert!(!tells(0), "as long as it is there");
+        drop(closed);
+        assert!(!tells(0) && descriptors.take_closed().is_empty());
     }
 }

@@ -310,8 +310,10 @@ impl MainLoop {
                     EVENT_LINKS => self.sessions.host.event_links.hand_on(),
                     DESCRIPTORS => {
                         let closed = self.sessions.host.descriptors.take_closed();
-                        // The memory may have to be waited for.
-                        self.spawn_task(move |_, _| drop(closed));
+                        if !closed.is_empty() {
+                            // The memory may have to be waited for.
+                            self.spawn_task(move |_, _| drop(closed));
+                        }
                     }
                     number => self.end_client(number - FIRST_SESSION),
                 }
