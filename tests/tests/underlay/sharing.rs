@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Command;
 
 use rustix::process::{Pid, Signal, kill_process};
-use tests::daemon::{Daemon, eventually, succeed};
+use tests::daemon::{Daemon, eventually, settled_threads_and_files, succeed};
 use tests::skipped::skipped;
 use tests::talker::Talker;
 use transport::socket::Listener;
@@ -146,6 +146,46 @@ fn whoever_is_killed_nothing_is_left_and_nothing_is_lost() {
     eventually("its owner has gone", || late.ask(&open) == WRONG);
     assert_eq!(user.ask("write 8"), "ok");
     assert_eq!(user.ask("close"), "ok");
+}
+
+#[test]
+fn who_opens_and_goes_over_and_over_leaves_no_thread_and_no_file() {
+    let machine = Machine::new(ROOMY);
+    let daemon = machine.daemon(&THREE, &[]);
+    ready(&daemon, 3);
+    let [mut owner, user] = apart(&daemon);
+    let servers = [server(&daemon, &owner), server(&daemon, &user)];
+    drop(user);
+    let (open, open_event) = (share(&mut owner), share_event(&mut owner));
+    let one_more = |kills: bool| {
+        let mut user = program(&daemon);
+        for task in [&*open, "write 8", &*open_event, "record", "wait", "sync"] {
+            assert_eq!(user.ask(task), "ok", "{task}");
+        }
+        let others = server(&daemon, &user) != servers[0];
+        match kills {
+            true => user.kill(),
+            false => drop(user.last()),
+        }
+        others
+    };
+    let seen = || [servers[0], servers[1], daemon.pid()].map(settled_threads_and_files);
+    let gone = |owner: &Talker| {
+        let only = owner.id().to_string();
+        eventually("only the owner is left", || {
+            let clients = daemon.control_output(&["ps", "--json"]);
+            clients.matches("\"pid\"").count() == 1 && clients.contains(&only)
+        });
+    };
+    // The first ones make what stays.
+    let _ = (one_more(true), one_more(false));
+    gone(&owner);
+    let before = seen();
+    let across = (0..12).filter(|round| one_more(round % 2 == 0)).count();
+    assert!(across > 0, "none came to another context");
+    gone(&owner);
+    eventually("nothing is left", || seen() == before);
+    assert_eq!(owner.ask("read"), "[8]");
 }
 
 #[test]
