@@ -147,7 +147,12 @@ soak)
 sharing)
     start_daemon --underlay=auto --contexts=2
     echo "start_server -uid $(id -u)" | "$here/openmps" control >/dev/null
-    until "$here/openmps" control underlay | grep -q "2 of 2 contexts"; do sleep 0.1; done
+    tries=0
+    until "$here/openmps" control underlay | grep -q "2 of 2 contexts"; do
+        tries=$((tries + 1))
+        [ $tries -lt 600 ] || { "$here/openmps" control underlay; exit 1; }
+        sleep 0.1
+    done
     "$here/openmps" run -- "$here/exchange_pair"
     grep "opened in this one only\|no client of its user" "$CUDA_MPS_LOG_DIRECTORY/server.log" || true
     ;;
