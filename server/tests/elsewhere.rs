@@ -4,6 +4,7 @@
 
 mod rig;
 
+use std::collections::BTreeSet;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
@@ -282,6 +283,33 @@ fn a_wrong_token_is_nobodys_and_is_asked_for_so_often() {
     // Another client is not held back by that.
     let second = other.attach_with_context();
     asking([other, one], || open(&second, token)).unwrap();
+}
+
+#[test]
+fn all_are_answered_who_ask_at_once() {
+    let [one, _] = &servers();
+    let owner = one.attach_with_context();
+    let before = owner.free_memory();
+    let (address, token) = block(&owner);
+    let mut left: BTreeSet<u64> = (0..300).collect();
+    for &question in &left {
+        let uid = 0;
+        let packet = Packet::SeekExport {
+            question,
+            uid,
+            token,
+        };
+        send(one, &packet, &[]);
+    }
+    while !left.is_empty() {
+        // And nobody keeps what came.
+        if let (Packet::ExportFound { question, .. }, descriptors) = one.hear_with() {
+            assert!(left.remove(&question));
+            assert_eq!(descriptors.len(), 3);
+        }
+    }
+    free(&owner, address);
+    until("nobody has it", || owner.free_memory() == before);
 }
 
 #[test]

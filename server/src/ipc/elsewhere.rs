@@ -27,8 +27,9 @@ const PATIENCE: Duration = Duration::from_millis(2500);
 /// How many wrong tokens one client may have asked others for at once, and how often one more.
 const WRONG: (u32, Duration) = (32, Duration::from_millis(250));
 
-/// The same of all questions; beyond that, each waits until it may be asked.
+/// The same of all questions of a client, and of all that a server asks; beyond that, each waits until it may be asked.
 const ASKED: (u32, Duration) = (4096, Duration::from_millis(2));
+const ASKED_OF_ALL: (u32, Duration) = (8192, Duration::from_millis(1));
 
 /// Descriptors that are kept at most of one object of another server's.
 const MOST_KEPT: u64 = 3;
@@ -169,6 +170,7 @@ pub struct OtherServers {
     devices: Vec<DeviceFacts>,
     /// What may be kept of this process's descriptors.
     kept: Arc<Bound>,
+    asked: Mutex<Allowance>,
     questions: Mutex<Questions>,
 }
 
@@ -191,12 +193,20 @@ impl OtherServers {
             events,
             devices: devices.to_vec(),
             kept: Arc::new(Bound::new(part(descriptors, ALL_CLIENTS))),
+            asked: Mutex::new(Allowance::new(ASKED_OF_ALL, Instant::now())),
             questions: Mutex::default(),
         }
     }
 
     /// Asks for what a client of this user's shares, and waits for the answer.
     fn seek(&self, uid: u32, token: Token, charge: Charge) -> Option<ForeignObject> {
+        let turn = {
+            let (now, mut asked) = (Instant::now(), self.asked.lock());
+            let turn = asked.wait(now);
+            asked.take(now);
+            turn
+        };
+        std::thread::sleep(turn);
         let (sender, answer) = sync_channel(1);
         let question = {
             let mut questions = self.questions.lock();

@@ -1,14 +1,15 @@
 //! What this server's clients share, for clients of the user's other servers: exported by the engine, and leased.
 //!
-//! Called for the main thread when the daemon asks, on a thread of its own, since it may wait. Must not know who asks.
+//! The main thread has it done when the daemon asks, by a few threads, since it may wait. Must not know who asks.
 
+use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use cuda_abi::CUresult;
 use engine::{Engine, ExportedMemory, MemoryHandle};
+use parking_lot::Mutex;
 use protocol::control_messages::{SharedDevice, SharedObject};
 use transport::socket::DESCRIPTORS_MAX;
 
@@ -23,8 +24,20 @@ use crate::log::Log;
 /// How long what is shared may take to be cleared.
 const CLEARED_WITHIN: Duration = Duration::from_millis(1500);
 
-/// Objects that are exported at a time.
-const MOST_AT_ONCE: usize = 64;
+/// Threads that export, as long as there is something to be exported; and how much may wait for them.
+const THREADS: usize = 16;
+const MOST_WAITING: usize = 1 << 12;
+
+/// Something that another server asks for.
+#[derive(Debug)]
+pub struct Wanted {
+    /// The daemon's number of the question.
+    pub question: u64,
+    /// By which it was found.
+    pub token: Token,
+    /// What it is.
+    pub object: ExportedObject,
+}
 
 /// Who exports.
 #[derive(Debug)]
@@ -32,7 +45,13 @@ pub struct ExportsForOthers {
     engine: Arc<dyn Engine>,
     descriptors: Arc<Descriptors>,
     event_links: Arc<EventLinks>,
-    under_way: AtomicUsize,
+    work: Mutex<Work>,
+}
+
+#[derive(Debug, Default)]
+struct Work {
+    waiting: VecDeque<Wanted>,
+    threads: usize,
 }
 
 /// Why another server does not get something.
@@ -40,8 +59,6 @@ pub struct ExportsForOthers {
 enum NotExported {
     #[error("its owner has just freed it")]
     Freed,
-    #[error("too many are asked for at a time")]
-    TooMany,
     #[error("it lies in {0} pieces, which are too many")]
     Pieces(usize),
     #[error("{0}")]
@@ -60,32 +77,56 @@ impl ExportsForOthers {
             engine,
             descriptors,
             event_links,
-            under_way: AtomicUsize::new(0),
+            work: Mutex::default(),
         }
     }
 
-    /// What another server gets of an object. May wait for its memory to be cleared. Nothing, and a line in the log, if it cannot be
-    /// had there.
-    #[must_use]
-    pub fn export(&self, log: &dyn Log, token: Token, object: &ExportedObject) -> Option<Answer> {
-        let before = self.under_way.fetch_add(1, Ordering::AcqRel);
-        let exported = match before < MOST_AT_ONCE {
-            true => self.try_export(token, object),
-            false => Err(NotExported::TooMany),
-        };
-        self.under_way.fetch_sub(1, Ordering::AcqRel);
-        let say = |why: &NotExported| {
-            log.line(
-                false,
-                &format!(
-                    "What a client of another server opens can be opened in this one only: {why}"
-                ),
-            );
-        };
-        exported.inspect_err(say).ok()
+    /// Has something exported, unless there is too much of that: then it is given back. Otherwise says whether a thread is to be started
+    /// for it, that calls [`ExportsForOthers::export_all`].
+    ///
+    /// # Errors
+    /// What is too much.
+    pub fn begin(&self, wanted: Wanted) -> Result<bool, Wanted> {
+        let mut work = self.work.lock();
+        if work.waiting.len() >= MOST_WAITING {
+            return Err(wanted);
+        }
+        work.waiting.push_back(wanted);
+        let is_short = work.threads < THREADS;
+        work.threads += usize::from(is_short);
+        Ok(is_short)
     }
 
-    fn try_export(&self, token: Token, object: &ExportedObject) -> Result<Answer, NotExported> {
+    /// Exports until nothing waits for that. May wait for memory to be cleared. `answer` is told what comes of each question; nothing,
+    /// with a line in the log, of what cannot be had by another server.
+    pub fn export_all(&self, log: &dyn Log, answer: impl Fn(u64, Option<Answer>)) {
+        while let Some(wanted) = self.next() {
+            let exported = self.export(wanted.token, &wanted.object);
+            if let Err(why) = &exported {
+                let text = format!(
+                    "What a client of another server opens can be opened in this one only: {why}"
+                );
+                log.line(false, &text);
+            }
+            answer(wanted.question, exported.ok());
+        }
+    }
+
+    /// The thread that was to be started is none. What waits does until another one is.
+    pub fn has_no_thread(&self) {
+        self.work.lock().threads -= 1;
+    }
+
+    fn next(&self) -> Option<Wanted> {
+        let mut work = self.work.lock();
+        let next = work.waiting.pop_front();
+        if next.is_none() {
+            work.threads -= 1;
+        }
+        next
+    }
+
+    fn export(&self, token: Token, object: &ExportedObject) -> Result<Answer, NotExported> {
         match object {
             ExportedObject::Block(block) => {
                 let import = block.import().map_err(|_| NotExported::Freed)?;

@@ -7,9 +7,12 @@ use protocol::control_messages::Packet;
 use transport::background_close;
 
 use super::MainLoop;
+use crate::admission::ServerResources;
 use crate::event_queue::ServerEvent;
 use crate::ipc::elsewhere::Answer;
 use crate::ipc::exports::{Token, User};
+use crate::ipc::for_others::Wanted;
+use crate::log::Log;
 
 impl MainLoop {
     /// A client opens what nobody here shares.
@@ -27,17 +30,30 @@ impl MainLoop {
 
     /// Another server asks for what a client of the user's shares.
     pub(super) fn export_for_another(&mut self, question: u64, uid: u32, token: Token) {
-        let found = self.sessions.host.exports.find(User::Known(uid), &token);
-        // What wants a thread, and descriptors, was named by a token that nobody guesses.
-        let is_begun = found.is_some_and(|object| {
-            self.spawn_task(move |host, log| {
-                let found = host.for_others.export(log, token, &object);
-                host.events
-                    .push(ServerEvent::ExportAnswer { question, found });
-            })
-        });
-        if !is_begun {
-            self.answer_another(question, None);
+        let host = &self.sessions.host;
+        let Some(object) = host.exports.find(User::Known(uid), &token) else {
+            return self.answer_another(question, None);
+        };
+        let wanted = Wanted {
+            question,
+            token,
+            object,
+        };
+        match host.for_others.begin(wanted) {
+            Ok(false) => {}
+            Ok(true) => {
+                let export = |host: &ServerResources, log: &dyn Log| {
+                    host.for_others.export_all(log, |question, found| {
+                        host.events
+                            .push(ServerEvent::ExportAnswer { question, found });
+                    });
+                };
+                if !self.spawn_task(export) {
+                    // Those who wait hear of it when their time is over, unless another thread does it.
+                    self.sessions.host.for_others.has_no_thread();
+                }
+            }
+            Err(wanted) => self.answer_another(wanted.question, None),
         }
     }
 
