@@ -109,6 +109,12 @@ impl Daemon {
                     )),
                 },
                 Ok(None) => break,
+                Err(SocketError::Descriptors(bytes))
+                    if let Ok(Packet::ExportFound { question, .. }) = Packet::decode(&bytes) =>
+                {
+                    // This process has none left for what is another's, and the server is none the worse for it.
+                    self.export_not_found(id, question);
+                }
                 Err(error) => {
                     // Its process ends now, and is heard of through its pidfd.
                     if !matches!(error, SocketError::Closed) {

@@ -17,7 +17,7 @@ use transport::memory::Sealed;
 
 use crate::ipc::elsewhere::ForeignEvent;
 use crate::ipc::event_links::{EventLink, EventLinks, LinkedEvent, Tells};
-use crate::ipc::event_table::EventTable;
+use crate::ipc::event_table::{EventTable, RECORDS};
 use crate::session::observer::ClientObserver;
 use crate::stream_scheduler::completion::shared_event;
 
@@ -149,12 +149,12 @@ impl CommonRecords {
     fn alone(&self) -> OwnRecords {
         let (recorded, completed) = self.table.progress();
         let mut own = OwnRecords {
-            recorded,
+            // There are no more, whatever the others say.
+            recorded: recorded.min(completed + RECORDS),
             completed,
             ahead: BTreeMap::new(),
         };
-        let under_way = self.table.under_way();
-        for number in under_way.take_while(|&number| number <= recorded) {
+        for number in completed + 1..=own.recorded {
             if !self.table.is_open(number, self.side) {
                 own.complete(number);
             }
