@@ -5,6 +5,7 @@ use std::path::Path;
 use std::process::Command;
 
 use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
 use tests::daemon::{Daemon, eventually, settled_threads_and_files, succeed};
 use tests::skipped::skipped;
 use tests::talker::Talker;
@@ -50,6 +51,18 @@ fn signal(process: u32, signal: Signal) {
 fn server(daemon: &Daemon, program: &Talker) -> u32 {
     let server = server_of_process(daemon, program.id());
     server.try_into().unwrap()
+}
+
+/// Kills a program, until the daemon knows.
+fn end(daemon: &Daemon, program: Talker) {
+    let pid = Value::from(program.id());
+    program.kill();
+    eventually("it is gone", || {
+        let clients = daemon.control_output(&["ps", "--json"]);
+        let clients: Value = serde_json::from_str(&clients).unwrap();
+        let mut clients = clients.as_array().unwrap().iter();
+        clients.all(|client| client["pid"] != pid)
+    });
 }
 
 /// Has a program share a block. The others' word for it.
@@ -105,14 +118,14 @@ fn a_block_is_opened_across_contexts() {
 
 /// What is run on a GPU, by `benches/gpu.sh sharing`.
 #[test]
-fn pairs_of_programs_find_all_right_in_one_context_and_in_two() {
+fn pairs_of_programs_find_all_right_in_two_contexts_and_in_one() {
     let machine = Machine::new(ROOMY);
     let daemon = machine.daemon(&["--underlay=auto", "--contexts=2"], &[]);
     ready(&daemon, 2);
     let said = succeed(&mut daemon.command(env!("CARGO_BIN_EXE_exchange_pair")));
     let lines: Vec<&str> = said.lines().collect();
     assert_eq!(lines.len(), 2, "{said}");
-    for (line, what) in lines.iter().zip(["the same address", "another address"]) {
+    for (line, what) in lines.iter().zip(["another address", "the same address"]) {
         assert!(line.contains(what) && line.ends_with("right"), "{said}");
     }
 }
@@ -140,7 +153,7 @@ fn whoever_is_killed_nothing_is_left_and_nothing_is_lost() {
     assert_ne!(server(&daemon, &owner), server(&daemon, &user));
     let open = share(&mut owner);
     assert_eq!(user.ask(&open), "ok");
-    owner.kill();
+    end(&daemon, owner);
     assert_eq!(user.ask("read"), "[7]");
     let mut late = program(&daemon);
     eventually("its owner has gone", || late.ask(&open) == WRONG);
@@ -208,7 +221,7 @@ fn a_server_that_is_killed_takes_its_own_clients_alone() {
     assert!(user.ask("read").starts_with("error"));
 
     // That of who shares it: two are left.
-    owner.kill();
+    end(&daemon, owner);
     let [mut owner, mut user] = apart(&daemon);
     let open = share(&mut owner);
     assert_eq!(user.ask(&open), "ok");
@@ -332,11 +345,7 @@ fn physical_memory_is_imported_across_contexts() {
         beside.push(program(&daemon));
     }
     beside.retain(|one| server(&daemon, one) == at);
-    let pid = owner.id().to_string();
-    owner.kill();
-    eventually("its owner has gone", || {
-        !daemon.control_output(&["ps"]).contains(&pid)
-    });
+    end(&daemon, owner);
     let found = found_in(&machine, &daemon, &descriptor, at);
     assert_eq!(found, "right", "without its owner");
     kill(at);
