@@ -175,6 +175,11 @@ impl Context {
         self.device.gate().is_closed_to(&self.running)
     }
 
+    /// Whether another client is about to load code.
+    pub(crate) fn is_load_of_others_expected(&self) -> bool {
+        self.device.gate().is_load_of_others_expected(&self.running)
+    }
+
     /// Whether other contexts had work with the driver a moment ago. `now` is of CLOCK_MONOTONIC.
     pub(crate) fn others_run(&self, now: u64) -> bool {
         self.device.gate().others_run(&self.running, now)

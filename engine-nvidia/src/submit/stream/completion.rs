@@ -38,7 +38,7 @@ impl Stream {
         let (near, due) = match state.completion_predictor.expected_completion() {
             Some(ExpectedCompletion { near, at }) => (after(near), after(at)),
             // What waits for room is to follow at once; nobody sleeps for it.
-            None if !state.pending.is_empty() && state.expected > MOST_AHEAD => (
+            None if !state.pending.is_empty() && self.is_far_ahead(state) => (
                 0,
                 after(state.looked_at + Duration::from_micros(state.expected)),
             ),

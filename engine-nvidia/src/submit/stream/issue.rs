@@ -19,7 +19,9 @@ use crate::submit::graph_run::GraphRun;
 use crate::submit::launch::Launch;
 use crate::submit::launch_batch::Signal;
 use crate::submit::stream::Stream;
-use crate::submit::stream::state::{Issued, Length, MOST_AHEAD, StreamState, TimingEvents};
+use crate::submit::stream::state::{
+    AHEAD_OF_LOADS, Issued, Length, MOST_AHEAD, StreamState, TimingEvents,
+};
 use crate::submit::stream::timing::SHORT;
 
 /// Places in a hardware queue of about a thousand that the commands of the streams may take which share it;
@@ -63,7 +65,7 @@ impl Stream {
         if state.commands >= self.depth() {
             return false;
         }
-        if state.expected <= MOST_AHEAD && !self.gives_way(state) {
+        if !self.is_far_ahead(state) && !self.gives_way(state) {
             return true;
         }
         // What is not signalled makes no room.
@@ -71,6 +73,12 @@ impl Stream {
             self.sign_rest(state);
         }
         false
+    }
+
+    /// Whether what the driver has takes so long that nothing more is to go there.
+    pub(super) fn is_far_ahead(&self, state: &StreamState) -> bool {
+        state.expected > AHEAD_OF_LOADS
+            && (state.expected > MOST_AHEAD || self.context.is_load_of_others_expected())
     }
 
     /// Whether its client has to wait for others' work.
