@@ -92,6 +92,11 @@ impl Context {
         &self.device
     }
 
+    /// Whether what its kernels were denied is to be looked at when they end.
+    pub(crate) fn is_fenced(&self) -> bool {
+        self.record.is_some()
+    }
+
     /// Whether it runs the kernels of a context.
     pub(crate) fn runs_kernels_of(&self, other: &Self) -> bool {
         let of_home = self.is_green

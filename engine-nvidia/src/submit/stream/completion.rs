@@ -170,6 +170,9 @@ impl Stream {
                     state.ended = true;
                 }
                 let sequence = issued.is_last_part.then_some(issued.sequence);
+                if let Some(sequence) = sequence {
+                    state.reported = if result.is_ok() { sequence } else { 0 };
+                }
                 self.finish(sequence, result, issued.after);
                 // Reported by now: where nothing runs, nothing has been done that is not known to be.
                 self.context.operation_done();

@@ -107,6 +107,7 @@ impl Stream {
             contention: Contention::default(),
             hold_since: None,
             pending: VecDeque::new(),
+            reported: 0,
             fence_value: word.load(),
             unsignalled: 0,
             open_since: Instant::now(),

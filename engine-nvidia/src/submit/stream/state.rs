@@ -78,6 +78,8 @@ pub(super) struct StreamState {
     pub(super) hold_since: Option<(u64, HoldReason)>,
     /// Not yet with the driver, in order.
     pub(super) pending: VecDeque<(u64, CommandKind)>,
+    /// The last operation that the observer was told of as done, without an error; 0 if there is none.
+    pub(super) reported: u64,
     /// The last fence value that was signalled for.
     pub(super) fence_value: u32,
     /// Operations since then, which the next fence value is for.
