@@ -60,13 +60,14 @@ fn after_look(mean: u32, running: u32) -> u32 {
 }
 
 /// Each pair that shares makes one processor free. As if all threads were of such pairs: of what else runs nobody knows, and it has its processors
-/// as the kernel likes. A sixteenth more threads than processors is nothing.
+/// as the kernel likes. A sixteenth more threads than processors is nothing; beyond that an eighth more pairs share than would have to, since a
+/// processor too many costs less than a thread too many, which somebody waits for.
 fn part(mean: u32, processors: u32) -> u32 {
     let all = processors.saturating_mul(FINE);
     if mean <= all.saturating_add(all / 16) {
         return 0;
     }
-    let part = u64::from(mean - all) * 2 * u64::from(ALL) / u64::from(mean);
+    let part = u64::from(mean - all) * 2 * 9 / 8 * u64::from(ALL) / u64::from(mean);
     u32::try_from(part).unwrap_or(ALL).min(ALL)
 }
 
@@ -129,10 +130,18 @@ mod tests {
 
     #[test]
     fn as_many_pairs_share_as_there_are_threads_too_many() {
-        for (running, sharing) in [(0, 0), (16, 0), (17, 0), (18, 2), (24, 8), (32, 16)] {
+        for (running, sharing) in [
+            (0, 0),
+            (16, 0),
+            (17, 0),
+            (18, 2),
+            (24, 9),
+            (30, 15),
+            (32, 16),
+        ] {
             // Of as many pairs as there are threads in twos.
             let pairs = part(running * FINE, 16) * (running / 2);
-            assert_eq!(pairs.div_ceil(ALL), sharing, "{running}");
+            assert_eq!(pairs / ALL, sharing, "{running}");
         }
         assert_eq!(part(100 * FINE, 16), ALL);
         assert_eq!(part(u32::MAX, u32::MAX), 0);

@@ -259,13 +259,11 @@ impl Stream {
             .sum::<u64>();
         while !launches.is_empty() {
             let fence_value = state.fence_value.wrapping_add(1);
-            let plain = launches.iter().all(|launch| !launch.module().prints());
-            let client = match sequences.first() {
-                Some(&(first, _)) if plain && are_consecutive(&sequences) => {
-                    self.signal_for_client(state, first)
-                }
-                _ => None,
-            };
+            let print = |launches: &[Launch]| launches.iter().any(|it| it.module().prints());
+            let client = sequences
+                .first()
+                .and_then(|&(first, _)| self.signal_for_client(state, first))
+                .filter(|_| are_consecutive(&sequences) && !print(&launches));
             let signal = Signal {
                 word: self.word.address(),
                 fence_value,
