@@ -116,3 +116,50 @@ fn what_turns_out_to_take_long_is_alone_with_the_driver() {
     assert_eq!(guest.word(device), 3);
     assert_eq!(more, 0, "more went to the driver");
 }
+
+#[test]
+fn the_driver_has_less_of_others_while_a_client_is_about_to_load() {
+    let fake = Fake::new(&["VERSION=12040"]);
+    let engine = fake.open().unwrap();
+    let controls = Controls::of(&fake);
+    controls.has_batches();
+    let mut guest = Guest::new(&engine);
+    let module = guest.module(PTX);
+    let mut ended = 0;
+    // What the driver is given of six kernels that are known to take some milliseconds.
+    let mut given = |beside: bool| {
+        controls.spin(true);
+        guest.launch(0, module, 1, 1, &poke(0, 1));
+        guest.client.stop_polling();
+        std::thread::sleep(Duration::from_millis(4));
+        controls.spin(false);
+        ended += 7;
+        let last = ended;
+        until("it is known how long one takes", || {
+            guest.observer.completed(0).len() == last - 6
+        });
+        // Nobody has come or loaded lately.
+        std::thread::sleep(Duration::from_millis(100));
+        controls.spin(true);
+        let newcomer = beside.then(|| Guest::new(&engine));
+        for _ in 0..6 {
+            guest.launch(0, module, 1, 1, &poke(0, 1));
+        }
+        guest.client.stop_polling();
+        std::thread::sleep(Duration::from_millis(10));
+        let queued = controls.queued();
+        controls.spin(false);
+        drop(newcomer);
+        until("all have ended", || {
+            guest.observer.completed(0).len() == last
+        });
+        queued
+    };
+    // A busy machine may take its time between the newcomer and the launches, and the kernels may seem long.
+    let mut seen = Vec::new();
+    while seen.len() < 20 && seen.last().is_none_or(|(alone, beside)| beside >= alone) {
+        seen.push((given(false), given(true)));
+    }
+    let (alone, beside) = seen.last().unwrap();
+    assert!(beside < alone, "{seen:?}");
+}

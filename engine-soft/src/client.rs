@@ -56,6 +56,8 @@ impl SoftClient {
             addresses,
             host,
             staging,
+            // Ends are seen by threads of ours, which tell the observer.
+            completions: _,
             share,
             group,
             fenced: _,

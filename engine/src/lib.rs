@@ -207,6 +207,9 @@ pub struct Attachment {
     /// Memory through which pageable copies and images pass. All of it may be copied from and to,
     /// and the client may write it at any time.
     pub staging: Region,
+    /// Words in which a device itself may say how far the client's first streams have come, one for each by its number: the client reads them,
+    /// and nobody else writes them. Of who is told by the observer alone, nothing.
+    pub completions: Option<Region>,
     /// The client's share of each device.
     pub share: Share,
     /// The group of clients that it belongs to. A group for which nothing was set, or no longer, is

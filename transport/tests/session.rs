@@ -301,6 +301,41 @@ fn depth_is_bounded() {
 }
 
 #[test]
+fn a_device_s_own_word_ends_a_wait_and_makes_no_room() {
+    let (client, _consumer, publisher, _socket) = session();
+    let (memory, bytes) = publisher.device_completions();
+    // As the device does, of which the server knows nothing.
+    let tell = |stream: u32, sequence: u64| {
+        let at = bytes.start + stream as usize * 8;
+        assert!(bytes.contains(&at));
+        memory.word(at).store(sequence, Ordering::Release);
+    };
+    std::thread::scope(|scope| {
+        // So soon that the waiter has not slept yet, or when it looks again.
+        let waiter = scope.spawn(|| client.wait(1, STREAM_DEPTH + 2));
+        tell(1, STREAM_DEPTH + 1);
+        assert!(!client.has_reached(1, STREAM_DEPTH + 2));
+        tell(1, STREAM_DEPTH + 2);
+        waiter.join().unwrap().unwrap();
+    });
+    assert!(client.has_reached(1, STREAM_DEPTH + 2));
+    assert!(!client.has_reached(0, 1) && !client.has_reached(2, 1));
+    assert_eq!(client.completed(1), 0);
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| client.wait_for_depth(1, STREAM_DEPTH + 2));
+        std::thread::sleep(Duration::from_millis(20));
+        assert!(!waiter.is_finished(), "the server has not seen it");
+        publisher.complete(1, 2);
+        waiter.join().unwrap().unwrap();
+    });
+    // Streams without a word of that kind have the server's.
+    let last = STREAM_SLOTS - 1;
+    assert!(!client.has_reached(last, 1));
+    publisher.complete(last, 1);
+    assert!(client.has_reached(last, 1));
+}
+
+#[test]
 fn the_server_s_end_is_noticed_by_all_who_wait() {
     let (client, consumer, publisher, socket) = session();
     std::thread::scope(|scope| {

@@ -318,7 +318,7 @@ impl Connection {
 
     /// Whether a stream has reached `sequence`.
     pub(crate) fn reached(&self, slot: u32, sequence: u64) -> bool {
-        self.link.completed(slot) >= sequence
+        self.link.has_reached(slot, sequence)
     }
 
     /// Waits until a stream has reached `sequence`.

@@ -39,6 +39,7 @@ use crate::memory::tensor_map;
 use crate::partition::allocator::SmClaim;
 use crate::submit::array::{Array, Texture};
 use crate::submit::client_streams::{ClientStreams, WatchedStreams};
+use crate::submit::client_words::ClientWords;
 use crate::submit::command::CommandKind;
 use crate::submit::copy::{plan_copy, plan_fill, plan_write};
 use crate::submit::graph_run::GraphRun;
@@ -102,6 +103,7 @@ impl NvidiaClient {
             addresses,
             host,
             staging,
+            completions,
             share,
             group,
             fenced,
@@ -129,6 +131,7 @@ impl NvidiaClient {
             memory.cleared(),
             devices,
             shared.supplies.clone(),
+            completions.map(ClientWords::new),
             is_kept,
         ));
         let mut records = Vec::new();

@@ -46,6 +46,7 @@ impl Prepared {
         bytes: usize,
         turn: Turn,
     ) -> Result<Self, Refused> {
+        device.gate().expect_load();
         let padded = &content.bytes;
         let bytes = padded.get(..bytes).unwrap_or(padded);
         if content.fenced {

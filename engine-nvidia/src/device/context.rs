@@ -92,6 +92,11 @@ impl Context {
         &self.device
     }
 
+    /// Whether what its kernels were denied is to be looked at when they end.
+    pub(crate) fn is_fenced(&self) -> bool {
+        self.record.is_some()
+    }
+
     /// Whether it runs the kernels of a context.
     pub(crate) fn runs_kernels_of(&self, other: &Self) -> bool {
         let of_home = self.is_green
@@ -173,6 +178,11 @@ impl Context {
     /// Whether the device's gate is closed for it now.
     pub(crate) fn is_gate_closed(&self) -> bool {
         self.device.gate().is_closed_to(&self.running)
+    }
+
+    /// Whether another client is about to load code.
+    pub(crate) fn is_load_of_others_expected(&self) -> bool {
+        self.device.gate().is_load_of_others_expected(&self.running)
     }
 
     /// Whether other contexts had work with the driver a moment ago. `now` is of CLOCK_MONOTONIC.

@@ -7,7 +7,7 @@
 //! given back is [retired](QuiesceGate::when_idle) until the device has nothing to do.
 //!
 //! A closed gate keeps others' operations in their streams, and streams give the driver only as much at a time as
-//! takes some [milliseconds](PATIENCE), so that usually nothing runs soon. Contexts whose work takes longer are *held*:
+//! takes some [milliseconds](PATIENCE), or less while another client is [expected](QuiesceGate::expect_load) to load, so that usually nothing runs soon. Contexts whose work takes longer are *held*:
 //! they begin nothing new, and the gate is open for all others until what these have running is over, when it is
 //! closed again. So a long kernel holds up who loads, and whose it is, and nobody else. Where it is known how long a
 //! kernel takes, its context is held at once. It may wait for something that its own context is to do: who is held for
@@ -33,6 +33,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use cuda_abi::CUresult;
+use engine::clock;
 
 use crate::device::waker::Waker;
 
@@ -56,6 +57,10 @@ const LOOK: Duration = Duration::from_micros(20);
 /// their kind waits first.
 const MOST_RETIRED: usize = 64;
 const MOST_RETIRED_BYTES: u64 = 256 << 20;
+
+/// For how long code is expected to be loaded after a client has come, or something was loaded, or begins to be compiled: what follows
+/// comes soon, and waits for what streams have given the driver by then.
+const LOADS_FOLLOW: Duration = Duration::from_millis(50);
 
 /// For how long it is believed how many contexts have operations: who counts looks at all of them.
 const RECENT: u64 = 4_000_000;
@@ -89,6 +94,8 @@ pub(crate) struct QuiesceGate {
     /// How many contexts had operations when they were counted last, and when that was: nanoseconds of CLOCK_MONOTONIC.
     busy: AtomicUsize,
     counted_at: AtomicU64,
+    /// Until when a load is expected, likewise.
+    load_expected_until: AtomicU64,
 }
 
 impl Default for QuiesceGate {
@@ -104,6 +111,7 @@ impl Default for QuiesceGate {
             grace: AtomicU64::default(),
             busy: AtomicUsize::default(),
             counted_at: AtomicU64::default(),
+            load_expected_until: AtomicU64::default(),
         };
         gate.set_grace(GRACE);
         gate
@@ -127,9 +135,46 @@ impl QuiesceGate {
         let _ = self.waker.set(Arc::clone(waker));
     }
 
+    /// This thread's client is about to load code, as far as is known: what the driver has of others should be over soon.
+    pub(crate) fn expect_load(&self) {
+        let this = Some(std::thread::current().id());
+        let clients = self.clients.lock();
+        let own = clients.iter().filter_map(Weak::upgrade);
+        self.expect_load_of(own.filter(|client| client.thread == this));
+    }
+
+    fn expect_load_of(&self, own: impl Iterator<Item = Arc<Running>>) {
+        let follow = u64::try_from(LOADS_FOLLOW.as_nanos()).unwrap_or(u64::MAX);
+        let until = clock::now().saturating_add(follow);
+        own.for_each(|client| client.load_expected_until.store(until, Ordering::Relaxed));
+        self.load_expected_until.fetch_max(until, Ordering::Relaxed);
+    }
+
+    /// Whether somebody else is about to load code. Whoever loads itself gives the driver as much as ever, since it begins with kernels of which
+    /// nothing is known.
+    pub(crate) fn is_load_of_others_expected(&self, running: &Running) -> bool {
+        // Most of the time nothing was loaded lately, and nobody asks what time it is.
+        let until = self.load_expected_until.load(Ordering::Relaxed);
+        if until == 0 {
+            return false;
+        }
+        let now = clock::now();
+        if now >= until {
+            // Whoever expects one meanwhile says so once more.
+            let _ = self.load_expected_until.compare_exchange(
+                until,
+                0,
+                Ordering::Relaxed,
+                Ordering::Relaxed,
+            );
+        }
+        now < until && now >= running.load_expected_until.load(Ordering::Relaxed)
+    }
+
     /// The counter of one more context, whose client's thread this is.
     pub(crate) fn add_context(&self) -> Arc<Running> {
         let running = Arc::new(Running::of_this_thread());
+        self.expect_load_of(std::iter::once(Arc::clone(&running)));
         let mut clients = self.clients.lock();
         clients.retain(|client| client.strong_count() > 0);
         clients.push(Arc::downgrade(&running));
@@ -490,6 +535,7 @@ impl Drop for Closed<'_> {
             let own = now.saturating_duration_since(self.began);
             let client = std::thread::current().id();
             self.turn.budget.spend(client, own, now);
+            self.gate.expect_load();
         }
         let waits = self.gate.waiting.load(Ordering::SeqCst) > 0;
         let closed = now.saturating_duration_since(self.pause.since);

@@ -77,7 +77,7 @@ impl LaunchBatches {
     }
 
     /// Gives the driver as many of the first launches as there is a batch for, and then has the GPU give
-    /// the signal. The device's context is current, and no batch of the stream waits to be issued. Returns how
+    /// the signal, which is of what is before them, as it is behind them. The device's context is current, and no batch of the stream waits to be issued. Returns how
     /// many.
     ///
     /// # Errors
@@ -115,7 +115,7 @@ impl LaunchBatches {
             if let Some(batch) = &mut self.taken[place] {
                 let launches = &mut launches[..length];
                 device.within(home, |driver| {
-                    batch.change(driver, signal_kernel, launches, signal)?;
+                    batch.change(driver, signal_kernel, launches, signal.after(length))?;
                     batch.launch(driver, stream)
                 })?;
                 return Ok(length);

@@ -17,6 +17,7 @@ use crate::device::waker::Waker;
 use crate::memory::zero_fill::ZeroFillProgress;
 use crate::submit::batch::MOST_NODES;
 use crate::submit::batch_supply::BatchSupply;
+use crate::submit::client_words::ClientWords;
 use crate::submit::graph_run::MOST_RUN_NODES;
 use crate::submit::stream::Stream;
 use crate::sync::BoundedCount;
@@ -79,6 +80,7 @@ pub(crate) struct ClientStreams {
     devices: Vec<Arc<Device>>,
     /// Where their batches come from, by device.
     supplies: Vec<Arc<BatchSupply>>,
+    client_words: Option<ClientWords>,
 }
 
 impl ClientStreams {
@@ -88,6 +90,7 @@ impl ClientStreams {
         cleared: Vec<Arc<ZeroFillProgress>>,
         devices: Vec<Arc<Device>>,
         supplies: Vec<Arc<BatchSupply>>,
+        client_words: Option<ClientWords>,
         is_kept: bool,
     ) -> Self {
         Self {
@@ -114,7 +117,13 @@ impl ClientStreams {
             below_normal: AtomicBool::new(false),
             devices,
             supplies,
+            client_words,
         }
+    }
+
+    /// The words in which the GPU tells the client of its streams, if there are any.
+    pub(crate) fn client_words(&self) -> Option<&ClientWords> {
+        self.client_words.as_ref()
     }
 
     /// Whether its work goes after that of others from now on. Whether that is new.

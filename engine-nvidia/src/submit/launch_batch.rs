@@ -16,6 +16,7 @@ use crate::code::module::Module;
 use crate::device::Device;
 use crate::device::signal_kernel::SignalKernel;
 use crate::driver::Driver;
+use crate::submit::client_words::ClientSignal;
 use crate::submit::launch::Launch;
 use crate::sync::Handle;
 
@@ -27,6 +28,8 @@ pub(crate) const LENGTHS: [usize; 6] = [32, 16, 8, 4, 2, 1];
 pub(crate) struct Signal {
     pub(crate) word: CUdeviceptr,
     pub(crate) fence_value: u32,
+    /// What it tells the client besides.
+    pub(crate) client: Option<ClientSignal>,
 }
 
 impl Signal {
@@ -34,7 +37,17 @@ impl Signal {
     const NONE: Self = Self {
         word: 0,
         fence_value: 0,
+        client: None,
     };
+
+    /// As this, which is of the operation before, behind so many more.
+    pub(crate) fn after(self, operations: usize) -> Self {
+        let client = self.client.map(|client| ClientSignal {
+            sequence: client.sequence + operations as u64,
+            ..client
+        });
+        Self { client, ..self }
+    }
 
     /// Has a kernel write it where a stream comes to it. The word lives as long as that may be.
     ///
@@ -73,9 +86,14 @@ impl Signal {
         signal_kernel: &SignalKernel,
         call: impl FnOnce(&CUDA_KERNEL_NODE_PARAMS) -> T,
     ) -> T {
+        let (mut client_word, mut sequence) = self
+            .client
+            .map_or((0, 0), |client| (client.word, client.sequence));
         let mut parameters = [
             (&raw mut self.word).cast::<c_void>(),
             (&raw mut self.fence_value).cast::<c_void>(),
+            (&raw mut client_word).cast::<c_void>(),
+            (&raw mut sequence).cast::<c_void>(),
         ];
         call(&CUDA_KERNEL_NODE_PARAMS {
             func: signal_kernel.function(),

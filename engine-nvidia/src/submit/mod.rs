@@ -6,6 +6,7 @@ pub(crate) mod array;
 pub(crate) mod batch;
 pub(crate) mod batch_supply;
 pub(crate) mod client_streams;
+pub(crate) mod client_words;
 pub(crate) mod command;
 pub(crate) mod completion_predictor;
 pub(crate) mod copy;

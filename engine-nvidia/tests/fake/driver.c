@@ -136,7 +136,10 @@ static void run(struct op *o) {
             for (size_t x = 0; x < o->width; x++)
                 memcpy((char *)o->to + y * o->to_pitch + x * o->element, &o->value, o->element);
         break;
-    case 2: __atomic_store_n((uint32_t *)o->to, o->value, __ATOMIC_RELEASE); break;
+    case 2:
+        if (o->from) __atomic_store_n((uint64_t *)o->from, o->width, __ATOMIC_RELEASE);
+        __atomic_store_n((uint32_t *)o->to, o->value, __ATOMIC_RELEASE);
+        break;
     case 3: o->call(o->data); break;
     case 4: ((struct event *)o->data)->passed = 1; ((struct event *)o->data)->at = now += 0.25; break;
     case 7: ((struct semaphore *)o->data)->value = o->from; signalled = 1; break;
@@ -778,8 +781,9 @@ R cuFuncGetParamInfo(void *f, size_t i, size_t *o, size_t *n) {
     *n = i ? 4 : 8;
     return OK;
 }
-/* A kernel writes its second parameter to the address that its first one is; if that is none, it spins, or does nothing if the second one is 0. */
-static R kernel(struct op *o, unsigned gx, unsigned bx, void **params, void **extra) {
+/* A kernel writes its second parameter to the address that its first one is; if that is none, it spins, or does nothing if the second one is 0.
+   The one called openmps_mark writes its fourth to where the third one is first, unless that is nowhere. */
+static R kernel(struct op *o, struct module *f, unsigned gx, unsigned bx, void **params, void **extra) {
     if (!gx || bx > 1024) return INVALID_VALUE;
     *o = (struct op){.kind = 2};
     if (extra) {
@@ -789,6 +793,7 @@ static R kernel(struct op *o, unsigned gx, unsigned bx, void **params, void **ex
     } else {
         memcpy(&o->to, params[0], 8);
         memcpy(&o->value, params[1], 4);
+        if (!strcmp(f->name, "openmps_mark")) memcpy(&o->from, params[2], 8), memcpy(&o->width, params[3], 8);
     }
     if (!o->to) o->kind = o->value ? 5 : 6;
     return OK;
@@ -796,7 +801,7 @@ static R kernel(struct op *o, unsigned gx, unsigned bx, void **params, void **ex
 R cuLaunchKernel(void *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
                  unsigned shared, struct stream *s, void **params, void **extra) {
     struct op o = {.kind = 5};
-    R r = is_k(f) ? OK : kernel(&o, gx, bx, params, extra);
+    R r = is_k(f) ? OK : kernel(&o, f, gx, bx, params, extra);
     if (r) return r;
     last_part = s->part;
     launched_alone++;
@@ -825,7 +830,7 @@ R cuGraphAddKernelNode_v2(P *node, struct graph *g, P *before, size_t n, struct 
     if (scarce()) return OUT_OF_MEMORY;
     if (g->count == MOST || n != (g->count ? 1 : 0) || (n && *before != (P)g->count)) return INVALID_VALUE;
     g->part = current_part;
-    R r = kernel(&g->kernels[g->count], p->gx, p->bx, p->params, p->extra);
+    R r = kernel(&g->kernels[g->count], p->f, p->gx, p->bx, p->params, p->extra);
     g->first[g->count] = g->now[g->count] = p->f;
     if (!r) *node = ++g->count;
     return r;
@@ -850,7 +855,7 @@ R cuGraphExecKernelNodeSetParams_v2(struct graph *e, P node, struct node_params 
     changed_nodes++;
     stale_nodes += e->first[node - 1]->gone || e->now[node - 1]->gone;
     e->now[node - 1] = p->f;
-    return kernel(&e->kernels[node - 1], p->gx, p->bx, p->params, p->extra);
+    return kernel(&e->kernels[node - 1], p->f, p->gx, p->bx, p->params, p->extra);
 }
 R cuGraphLaunch(struct graph *e, struct stream *s) {
     if (scarce()) return OUT_OF_MEMORY;

@@ -64,6 +64,7 @@ pub struct Guest {
     pub observer: Arc<RecordingObserver>,
     staging: Arc<Memory>,
     host_memory: Arc<Memory>,
+    completions: Arc<Memory>,
     /// Given back when the client is gone.
     _extents: Arc<Extents>,
     next: HashMap<u32, u64>,
@@ -139,6 +140,7 @@ impl Guest {
         };
         let host_memory = Memory::map(part(0, HOST));
         let staging = Memory::map(part(1, STAGING));
+        let completions = Memory::anywhere(GRANULE);
         // The upper half of the first window is for modules' variables.
         let half = windows[0].bytes / 2 / GRANULE * GRANULE;
         let variables = Window {
@@ -150,6 +152,7 @@ impl Guest {
             window: memory.window,
             owner: Arc::clone(memory) as Arc<dyn Owner>,
         };
+        let is_told = matches!(kept, KeptMemory::None);
         let attachment = Attachment {
             windows: windows.clone(),
             kept,
@@ -157,6 +160,7 @@ impl Guest {
             addresses: extents.clone(),
             host: region(&host_memory),
             staging: region(&staging),
+            completions: is_told.then(|| region(&completions)),
             share,
             group,
             fenced,
@@ -170,6 +174,7 @@ impl Guest {
             observer,
             staging,
             host_memory,
+            completions,
             _extents: extents,
             next: HashMap::new(),
             devices: HashMap::new(),
@@ -405,6 +410,7 @@ impl Guest {
         let deadline = Instant::now() + PATIENCE;
         loop {
             if let Some(result) = self.observer.result_of(stream, last) {
+                assert!(self.told_by_device(stream) <= last, "before it was posted");
                 return result;
             }
             assert!(Instant::now() < deadline, "stream {stream} is stuck");
@@ -412,6 +418,16 @@ impl Guest {
                 self.observer.wait_a_moment();
             }
         }
+    }
+
+    /// How far a stream has come by the device's own word, of the streams that have one.
+    pub fn told_by_device(&self, stream: u32) -> u64 {
+        let at = u64::from(stream) * 8;
+        if at >= GRANULE {
+            return 0;
+        }
+        let word = self.completions.read(at, 8);
+        word.first_chunk().copied().map_or(0, u64::from_le_bytes)
     }
 
     /// Whether a stream has nothing left to do.

@@ -236,6 +236,14 @@ pub fn admit(
         }
     };
     cancellation.wake_with(publisher.clone());
+    let (status, words) = publisher.device_completions();
+    let completions = Region {
+        window: Window {
+            base: status.base() + words.start as u64,
+            bytes: words.len() as u64,
+        },
+        owner: Arc::new(MappingOwner(status)),
+    };
     let pinned = map_at(&memory.host, window.base).map_err(|error| full(&error))?;
     let staging = Arc::new(Mapping::map(&memory.staging).map_err(|error| full(&error))?);
     let observer = Arc::new(ClientObserver::new(
@@ -276,6 +284,8 @@ pub fn admit(
             addresses: addresses.clone(),
             host: region(&pinned),
             staging: region(&staging),
+            // What another server is to go on with is over when this one has seen it, and no sooner.
+            completions: (!is_kept).then_some(completions),
             share: limits.share,
             group: membership.compute,
             fenced: limits.fenced,

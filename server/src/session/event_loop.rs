@@ -50,7 +50,7 @@ impl Session {
     ) -> Result<Ending, End> {
         let mut record = Record::default();
         let mut in_a_row = 0u32;
-        let mut sharing = ProcessorSharing::new();
+        let mut sharing = ProcessorSharing::new(self.observer.session());
         loop {
             if self.observer.progress.take_ready() {
                 self.release()?;

@@ -12,11 +12,14 @@ use std::time::{Duration, Instant};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use transport::session::Consumer;
 
-use crate::session::running_threads;
+use crate::session::running_threads::{self, ALL};
 
 /// Ends of work that a session has seen without sleeping, one after the other, before it shares: a program whose work takes long sleeps
 /// meanwhile, and so does its session. Where engines' own threads see the ends there are none.
 const SEEN_SOON: u32 = 16;
+
+/// By how much fewer pairs are to share before one stops that does.
+const STEADY: u32 = ALL / 8;
 
 /// How often the session's thread follows a client that moves. One whose threads take turns would have it moved with each launch.
 const BETWEEN_MOVES: Duration = Duration::from_millis(1);
@@ -34,8 +37,10 @@ pub(super) struct ProcessorSharing {
     /// Where it may run; none where that cannot be found out.
     allowed: Option<CpuSet>,
     seen_soon: u32,
-    /// Whether there are more threads than processors; told what it said last.
-    are_too_many: fn(bool) -> bool,
+    /// It shares if more than this part of all is to.
+    place: u32,
+    /// The part that is to share.
+    part_to_share: fn() -> u32,
     /// It is one of [`SHARING`].
     is_sharing: bool,
     /// The processor that it is held to, and since when.
@@ -43,12 +48,15 @@ pub(super) struct ProcessorSharing {
 }
 
 impl ProcessorSharing {
-    /// Of the calling thread.
-    pub(super) fn new() -> Self {
+    /// Of the calling thread, which serves a session of this number. Sessions of all servers have numbers one after the other, and of any that are there
+    /// together about as many share as are to: multiples of the golden ratio, without what is before the point, are spread evenly.
+    pub(super) fn new(session: u64) -> Self {
+        const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
         Self {
             allowed: sched_getaffinity(None).ok(),
             seen_soon: 0,
-            are_too_many: running_threads::are_too_many,
+            place: (session.wrapping_mul(GOLDEN) >> 48) as u32,
+            part_to_share: running_threads::part_to_share,
             is_sharing: false,
             held: None,
         }
@@ -59,7 +67,8 @@ impl ProcessorSharing {
         if self.seen_soon < SEEN_SOON {
             return;
         }
-        if !(self.are_too_many)(self.is_sharing) {
+        let steady = if self.is_sharing { STEADY } else { 0 };
+        if self.place >= (self.part_to_share)().saturating_add(steady) {
             self.leave(consumer);
         } else if self.is_sharing {
             self.follow(consumer);
@@ -145,8 +154,8 @@ mod tests {
 
     fn sharing() -> ProcessorSharing {
         ProcessorSharing {
-            are_too_many: |_| true,
-            ..ProcessorSharing::new()
+            part_to_share: || ALL,
+            ..ProcessorSharing::new(7)
         }
     }
 
@@ -219,8 +228,23 @@ mod tests {
         assert!(!late.begin());
         drop(others);
         assert!(late.begin());
-        sharing.are_too_many = |_| false;
+        sharing.part_to_share = || 0;
         sharing.before_spinning(&mut consumer);
         assert_eq!(here(), all);
+    }
+
+    #[test]
+    fn of_sessions_that_follow_each_other_about_as_many_share_as_are_to() {
+        for first in [0, 1, 17, 1 << 40] {
+            for count in 4..40_u32 {
+                for to_share in [ALL / 4, ALL / 2, ALL / 3 * 2] {
+                    let sessions = (first..first + u64::from(count)).map(ProcessorSharing::new);
+                    let sharing = sessions.filter(|session| session.place < to_share).count();
+                    let wanted = f64::from(count) * f64::from(to_share) / f64::from(ALL);
+                    let off = (sharing as f64 - wanted).abs();
+                    assert!(off < 2.0, "{sharing} of {count}, not {wanted}");
+                }
+            }
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! Whether more threads want to run than there are processors, on the whole machine.
+//! How many more threads want to run than there are processors, on the whole machine.
 //!
 //! Owns a mean over some milliseconds of how many the kernel says there are (proc_loadavg(5), fourth field). Called by sessions. Must not know whose they are.
 
@@ -31,9 +31,12 @@ static PROCESSORS: LazyLock<u32> = LazyLock::new(|| {
 static NEXT_LOOK: AtomicU64 = AtomicU64::new(0);
 static MEAN: AtomicU32 = AtomicU32::new(0);
 
-/// Whether there are too many for each that looks for a word to have a processor. `before` is what was said last: what is in between
-/// changes nothing.
-pub(super) fn are_too_many(before: bool) -> bool {
+/// All of what [`part_to_share`] gives a part of.
+pub(super) const ALL: u32 = 1 << 16;
+
+/// What part of the pairs of threads that look for each other's words are to have one processor together, so that there is one for each
+/// thread or pair: of [`ALL`].
+pub(super) fn part_to_share() -> u32 {
     let (now, next) = (clock::now(), NEXT_LOOK.load(Ordering::Relaxed));
     let mine = now >= next
         && NEXT_LOOK
@@ -48,7 +51,7 @@ pub(super) fn are_too_many(before: bool) -> bool {
         let mean = MEAN.load(Ordering::Relaxed);
         MEAN.store(after_look(mean, running), Ordering::Relaxed);
     }
-    is_above(MEAN.load(Ordering::Relaxed), *PROCESSORS, before)
+    part(MEAN.load(Ordering::Relaxed), *PROCESSORS)
 }
 
 /// A mean of which a part is what was just seen.
@@ -56,14 +59,16 @@ fn after_look(mean: u32, running: u32) -> u32 {
     (mean * (PART - 1) + running.min(1 << 16) * FINE) / PART
 }
 
-/// Above five quarters of the processors there are too many, up to nine eighths there are not.
-fn is_above(mean: u32, processors: u32, before: bool) -> bool {
-    let bound = if before {
-        9 * processors / 8
-    } else {
-        5 * processors / 4
-    };
-    mean > bound.saturating_mul(FINE)
+/// Each pair that shares makes one processor free. As if all threads were of such pairs: of what else runs nobody knows, and it has its processors
+/// as the kernel likes. A sixteenth more threads than processors is nothing; beyond that an eighth more pairs share than would have to, since a
+/// processor too many costs less than a thread too many, which somebody waits for.
+fn part(mean: u32, processors: u32) -> u32 {
+    let all = processors.saturating_mul(FINE);
+    if mean <= all.saturating_add(all / 16) {
+        return 0;
+    }
+    let part = u64::from(mean - all) * 2 * 9 / 8 * u64::from(ALL) / u64::from(mean);
+    u32::try_from(part).unwrap_or(ALL).min(ALL)
 }
 
 fn running() -> Option<u32> {
@@ -111,27 +116,34 @@ mod tests {
     fn a_mean_follows_what_lasts_and_little_of_what_does_not() {
         let mut mean = 0;
         mean = after_look(mean, 32);
-        assert!(!is_above(mean, 16, false), "one look of many");
-        for _ in 0..8 {
+        assert_eq!(part(mean, 16), 0, "one look of many");
+        for _ in 0..32 {
             mean = after_look(mean, 32);
         }
-        assert!(is_above(mean, 16, false));
-        mean = after_look(mean, 16);
-        assert!(is_above(mean, 16, true));
-        for _ in 0..16 {
+        assert!(part(mean, 16) > ALL / 10 * 9);
+        for _ in 0..32 {
             mean = after_look(mean, 16);
         }
-        assert!(!is_above(mean, 16, true));
+        assert_eq!(part(mean, 16), 0);
         assert_eq!(after_look(0, u32::MAX), (1 << 16) * FINE / PART);
     }
 
     #[test]
-    fn in_between_it_stays_as_it_was() {
-        for (running, from_few, from_many) in
-            [(17, false, false), (19, false, true), (21, true, true)]
-        {
-            assert_eq!(is_above(running * FINE, 16, false), from_few, "{running}");
-            assert_eq!(is_above(running * FINE, 16, true), from_many, "{running}");
+    fn as_many_pairs_share_as_there_are_threads_too_many() {
+        for (running, sharing) in [
+            (0, 0),
+            (16, 0),
+            (17, 0),
+            (18, 2),
+            (24, 9),
+            (30, 15),
+            (32, 16),
+        ] {
+            // Of as many pairs as there are threads in twos.
+            let pairs = part(running * FINE, 16) * (running / 2);
+            assert_eq!(pairs / ALL, sharing, "{running}");
         }
+        assert_eq!(part(100 * FINE, 16), ALL);
+        assert_eq!(part(u32::MAX, u32::MAX), 0);
     }
 }

@@ -340,7 +340,7 @@ impl ClientEnd {
         }
     }
 
-    /// How far a stream has come: all its work up to this place is done, successfully or not.
+    /// How far a stream has come by the server's word: all its work up to this place is done, successfully or not.
     ///
     /// # Panics
     /// When there is no such stream slot.
@@ -351,6 +351,22 @@ impl ClientEnd {
         self.mapping().completions()[stream as usize].load(Ordering::Acquire)
     }
 
+    /// Whether a stream has reached a place in its order, by the server's word or a device's own. The server may not have seen it yet, and
+    /// counts what was posted by what it has seen: [`ClientEnd::wait_for_depth`].
+    ///
+    /// # Panics
+    /// When there is no such stream slot.
+    #[inline]
+    #[must_use]
+    pub fn has_reached(&self, stream: u32, sequence: u64) -> bool {
+        let devices = self.mapping().device_completions();
+        self.completed(stream) >= sequence
+            // What the device has done before it writes this is seen with it.
+            || devices
+                .get(stream as usize)
+                .is_some_and(|word| word.load(Ordering::Acquire) >= sequence)
+    }
+
     /// Waits until a stream has reached a place in its order.
     ///
     /// # Errors
@@ -359,10 +375,11 @@ impl ClientEnd {
     /// # Panics
     /// When there is no such stream slot.
     pub fn wait(&self, stream: u32, sequence: u64) -> Result<(), Closed> {
-        let word = &self.mapping().completions()[stream as usize];
+        self.wait_for(stream, sequence, || self.has_reached(stream, sequence))
+    }
+
+    fn wait_for(&self, stream: u32, sequence: u64, done: impl Fn() -> bool) -> Result<(), Closed> {
         let waiter = &self.mapping().stream_waiters()[stream as usize];
-        // [completion]
-        let done = || word.load(Ordering::Acquire) >= sequence;
         self.wait_until(waiter, sequence, done)
     }
 
@@ -407,8 +424,9 @@ impl ClientEnd {
         if seen.load(Ordering::Relaxed) >= before {
             return Ok(());
         }
-        if self.completed(stream) < before {
-            self.wait(stream, before)?;
+        let done = || self.completed(stream) >= before;
+        if !done() {
+            self.wait_for(stream, before, done)?;
         }
         seen.store(self.completed(stream), Ordering::Relaxed);
         Ok(())

@@ -15,6 +15,8 @@
 //!                                                   384  output count: of what kernels printed
 //!   1024  waiter words of the reply slots           1024  fault of each context (low half), and its
 //!                                                        last refused operation (serial, error)
+//!                                                   2048  how far each of the first 256 streams has
+//!                                                        come by a device's own word
 //!   4096  waiter words of the streams               4096  completion word of each stream
 //!  36864  the records, 1 MiB                      36864  time of each event
 //! 1085440  host barriers of the streams: up     167936  reply slots, 4 KiB each
@@ -65,6 +67,7 @@ pub(super) const NO_KERNEL_BEGUN: u64 = 2;
 pub(super) const NOTHING_BEGUN: u64 = 4;
 const OUTPUT_COUNT: usize = 384;
 const FAULTS: usize = 1024;
+const DEVICE_COMPLETIONS: usize = 2048;
 const COMPLETIONS: usize = 4096;
 const EVENTS: usize = COMPLETIONS + STREAM_SLOTS as usize * 8;
 pub(super) const REPLIES: usize = EVENTS + EVENT_SLOTS as usize * 8;
@@ -76,6 +79,11 @@ pub const RING_BYTES: usize = HOST_BARRIERS + STREAM_SLOTS as usize * 8;
 
 /// Bytes of the status memory.
 pub const STATUS_BYTES: usize = REPLIES + REPLY_SLOTS * REPLY_BYTES;
+
+/// Where in the status memory devices may write.
+pub(super) const fn device_completions() -> std::ops::Range<usize> {
+    DEVICE_COMPLETIONS..COMPLETIONS
+}
 
 /// Bytes of the staging memory.
 pub const STAGING_BYTES: usize = 32 << 20;
@@ -95,7 +103,7 @@ const REPLY_HEAD: usize = 3 + MAX_FIELD_SLOTS;
 pub const REPLY_DATA: usize = REPLY_BYTES - REPLY_HEAD * 8;
 
 const _: () = assert!(REPLY_WAITERS + REPLY_SLOTS * 8 <= STREAM_WAITERS);
-const _: () = assert!(FAULTS + CONTEXT_SLOTS as usize * 8 <= COMPLETIONS);
+const _: () = assert!(FAULTS + CONTEXT_SLOTS as usize * 8 <= DEVICE_COMPLETIONS);
 const _: () = assert!(RECORDS == 36864 && HOST_BARRIERS == 1_085_440 && REPLIES == 167_936);
 
 /// The part of the ring's memory that the client touches first and at once.
@@ -217,6 +225,13 @@ impl SessionMapping {
     #[inline]
     pub(super) fn completions(&self) -> &[AtomicU64] {
         self.status.words(COMPLETIONS, STREAM_SLOTS as usize)
+    }
+
+    /// What devices have said themselves of how far the first streams have come.
+    #[inline]
+    pub(super) fn device_completions(&self) -> &[AtomicU64] {
+        self.status
+            .words(DEVICE_COMPLETIONS, device_completions().len() / 8)
     }
 
     #[inline]

@@ -209,6 +209,16 @@ impl std::fmt::Debug for Publisher {
 }
 
 impl Publisher {
+    /// Memory, and which bytes of it, in which a device may say by itself how far streams have come: a word for each of the first
+    /// ones, which only grows, like what [`Publisher::complete`] says. The client cannot write it, and nobody here reads it.
+    #[must_use]
+    pub fn device_completions(&self) -> (Arc<Mapping>, std::ops::Range<usize>) {
+        (
+            self.mapping.status.clone(),
+            super::layout::device_completions(),
+        )
+    }
+
     /// Says that a stream has reached a place in its order, and wakes whom that concerns. Threads may
     /// say so at once, and of an earlier place later: the word only grows. A slot that there is not
     /// has no word, and nobody waits for it.

@@ -21,6 +21,8 @@ pub(crate) struct Running {
     pub(super) exempt: AtomicBool,
     /// When the longest of its operations of which that is known is over at the latest: nanoseconds of CLOCK_MONOTONIC.
     long_until: AtomicU64,
+    /// Until when its client is expected to load code, likewise.
+    pub(super) load_expected_until: AtomicU64,
     /// The thread that does what its client asks for.
     pub(super) thread: Option<ThreadId>,
     /// Since when the client is gone.

@@ -400,3 +400,49 @@ fn what_was_begun_in_part_comes_to_rest_beside_who_waits_for_what_was_left() {
     left.operation_done();
     loader.join().unwrap().unwrap();
 }
+
+#[test]
+fn others_hear_of_a_load_before_it_comes_and_its_own_client_does_not() {
+    let gate = QuiesceGate::default();
+    let here = gate.add_context();
+    // Of another client, which is another thread's.
+    let other = std::thread::scope(|scope| scope.spawn(|| gate.add_context()).join().unwrap());
+    let forget = || {
+        for word in [
+            &gate.load_expected_until,
+            &here.load_expected_until,
+            &other.load_expected_until,
+        ] {
+            word.store(1, Ordering::Relaxed);
+        }
+    };
+    forget();
+    assert!(!gate.is_load_of_others_expected(&here), "it is over");
+    assert_eq!(gate.load_expected_until.load(Ordering::Relaxed), 0);
+    gate.expect_load();
+    // Far enough away for however slow a machine.
+    let later = clock::now() + u64::MAX / 4;
+    gate.load_expected_until.store(later, Ordering::Relaxed);
+    here.load_expected_until.store(later, Ordering::Relaxed);
+    assert!(gate.is_load_of_others_expected(&other));
+    assert!(!gate.is_load_of_others_expected(&here), "it loads itself");
+    forget();
+    drop(gate.add_context());
+    assert!(
+        gate.load_expected_until.load(Ordering::Relaxed) > 1,
+        "who comes is about to load"
+    );
+    // What made others wait is likely to be followed by more.
+    forget();
+    assert!(gate.try_pass(&other, false));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !gate.closed.load(Ordering::SeqCst) {
+                std::thread::yield_now();
+            }
+            other.operation_done();
+        });
+        gate.run_exclusive(NEVER, || ()).unwrap();
+    });
+    assert!(gate.load_expected_until.load(Ordering::Relaxed) > 1);
+}

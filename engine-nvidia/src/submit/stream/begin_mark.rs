@@ -40,6 +40,7 @@ impl BeginMark {
         let signal = Signal {
             word: self.word.address(),
             fence_value: before.wrapping_add(1),
+            client: None,
         };
         let is_launched = device
             .signal_kernel()

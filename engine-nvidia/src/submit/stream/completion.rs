@@ -38,7 +38,7 @@ impl Stream {
         let (near, due) = match state.completion_predictor.expected_completion() {
             Some(ExpectedCompletion { near, at }) => (after(near), after(at)),
             // What waits for room is to follow at once; nobody sleeps for it.
-            None if !state.pending.is_empty() && state.expected > MOST_AHEAD => (
+            None if !state.pending.is_empty() && self.is_far_ahead(state) => (
                 0,
                 after(state.looked_at + Duration::from_micros(state.expected)),
             ),
@@ -170,6 +170,9 @@ impl Stream {
                     state.ended = true;
                 }
                 let sequence = issued.is_last_part.then_some(issued.sequence);
+                if let Some(sequence) = sequence {
+                    state.reported = if result.is_ok() { sequence } else { 0 };
+                }
                 self.finish(sequence, result, issued.after);
                 // Reported by now: where nothing runs, nothing has been done that is not known to be.
                 self.context.operation_done();

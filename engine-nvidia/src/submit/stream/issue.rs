@@ -14,12 +14,15 @@ use crate::device::fence::has_reached;
 use crate::device::foreground::Foreground;
 use crate::driver::Driver;
 use crate::submit::batch::{LaunchBatches, MAX_BATCH};
+use crate::submit::client_words::ClientSignal;
 use crate::submit::command::{CommandKind, CompletionAction};
 use crate::submit::graph_run::GraphRun;
 use crate::submit::launch::Launch;
 use crate::submit::launch_batch::Signal;
 use crate::submit::stream::Stream;
-use crate::submit::stream::state::{Issued, Length, MOST_AHEAD, StreamState, TimingEvents};
+use crate::submit::stream::state::{
+    AHEAD_OF_LOADS, Issued, Length, MOST_AHEAD, StreamState, TimingEvents,
+};
 use crate::submit::stream::timing::SHORT;
 
 /// Places in a hardware queue of about a thousand that the commands of the streams may take which share it;
@@ -63,7 +66,7 @@ impl Stream {
         if state.commands >= self.depth() {
             return false;
         }
-        if state.expected <= MOST_AHEAD && !self.gives_way(state) {
+        if !self.is_far_ahead(state) && !self.gives_way(state) {
             return true;
         }
         // What is not signalled makes no room.
@@ -71,6 +74,12 @@ impl Stream {
             self.sign_rest(state);
         }
         false
+    }
+
+    /// Whether what the driver has takes so long that nothing more is to go there.
+    pub(super) fn is_far_ahead(&self, state: &StreamState) -> bool {
+        state.expected > AHEAD_OF_LOADS
+            && (state.expected > MOST_AHEAD || self.context.is_load_of_others_expected())
     }
 
     /// Whether its client has to wait for others' work.
@@ -250,9 +259,15 @@ impl Stream {
             .sum::<u64>();
         while !launches.is_empty() {
             let fence_value = state.fence_value.wrapping_add(1);
+            let print = |launches: &[Launch]| launches.iter().any(|it| it.module().prints());
+            let client = sequences
+                .first()
+                .and_then(|&(first, _)| self.signal_for_client(state, first))
+                .filter(|_| are_consecutive(&sequences) && !print(&launches));
             let signal = Signal {
                 word: self.word.address(),
                 fence_value,
+                client,
             };
             let issued = if followed && launches.len() < FEW {
                 None
@@ -294,6 +309,23 @@ impl Stream {
         state.gathered = (sequences, launches);
     }
 
+    /// Where the GPU is to tell the client of what the driver is given now, from the operation with this number on, and of what comes
+    /// before that. Only if all that comes before is done and reported, so that nothing of it is left for this process to do, and if the
+    /// operation needs nothing of this process either.
+    fn signal_for_client(&self, state: &StreamState, first: u64) -> Option<ClientSignal> {
+        let before = first.checked_sub(1)?;
+        let all_before = state.issued.is_empty() && state.unsignalled == 0;
+        let words = self.common.client_words()?;
+        if !all_before || state.reported != before || self.context.is_fenced() {
+            return None;
+        }
+        let word = words.word(self.slot, self.device())?;
+        Some(ClientSignal {
+            word,
+            sequence: before,
+        })
+    }
+
     /// Gives a part of a run that passed the gate to the driver: as the batch that the run has of its own, or
     /// as much of it as goes into one of the stream's. The rest follows when that may.
     pub(super) fn issue_run(
@@ -304,7 +336,16 @@ impl Stream {
         mut length: Length,
     ) {
         let fence_value = state.fence_value.wrapping_add(1);
-        let Some(count) = self.issue_batch_of(state, &run, &part, fence_value) else {
+        let client = match run.prints() {
+            true => None,
+            false => self.signal_for_client(state, sequence),
+        };
+        let signal = Signal {
+            word: self.word.address(),
+            fence_value,
+            client,
+        };
+        let Some(count) = self.issue_batch_of(state, &run, &part, signal) else {
             return self.issue(state, sequence, CommandKind::Run(run, part), length);
         };
         let rest = part.start + count..part.end;
@@ -352,12 +393,8 @@ impl Stream {
         state: &mut StreamState,
         run: &Arc<Counted<GraphRun>>,
         part: &Range<usize>,
-        fence_value: u32,
+        signal: Signal,
     ) -> Option<usize> {
-        let signal = Signal {
-            word: self.word.address(),
-            fence_value,
-        };
         self.context.check().ok()?;
         let driver = self.device().enter().ok()?;
         self.wait_until_cleared(driver, state).ok()?;
@@ -370,7 +407,7 @@ impl Stream {
                 (self.device(), self.common.supply(self.device())),
                 &self.common.run_nodes,
                 (home, state.raw.0),
-                signal,
+                signal.after(1),
             )
             .is_some()
         {
@@ -382,6 +419,11 @@ impl Stream {
         if !launches.iter().all(Launch::is_known_and_plain) {
             return None;
         }
+        // It is not known yet how much of the operation this is.
+        let signal = Signal {
+            client: None,
+            ..signal
+        };
         let (stream, launches) = (state.raw.0, &mut launches.to_vec());
         state.batches.issue(stream, launches, signal).ok()
     }
@@ -514,4 +556,9 @@ impl Stream {
         state.unsignalled = 0;
         Ok(())
     }
+}
+
+/// Whether each operation follows the one before it.
+fn are_consecutive(operations: &[(u64, Length)]) -> bool {
+    operations.is_sorted_by(|one, next| one.0 + 1 == next.0)
 }

@@ -12,8 +12,8 @@
 //! Only so many commands of a stream are with the driver at a time, because a launch into a full
 //! hardware queue waits, with the context's lock held; the others wait here, and follow when earlier ones
 //! complete. An operation of many commands is given to the driver in parts. And nothing more goes there while
-//! what is there is expected to take more than [`MOST_AHEAD`](state::MOST_AHEAD): who must wait until nothing runs, to load code,
-//! waits for as long and the longest. What a client below normal may
+//! what is there is expected to take more than [`MOST_AHEAD`](state::MOST_AHEAD), or [`AHEAD_OF_LOADS`](state::AHEAD_OF_LOADS)
+//! when another client is about to load code: who must wait until nothing runs, to load code, waits for as long and the longest. What a client below normal may
 //! have there beside others' work, the device's [foreground](crate::device::foreground) says.
 //!
 //! Called by the client and the poller. Must not know what an operation computes, or who its client is.
@@ -107,6 +107,7 @@ impl Stream {
             contention: Contention::default(),
             hold_since: None,
             pending: VecDeque::new(),
+            reported: 0,
             fence_value: word.load(),
             unsignalled: 0,
             open_since: Instant::now(),

@@ -25,6 +25,9 @@ use crate::sync::Handle;
 /// Microseconds that what the driver has of a stream may take for more to go there.
 pub(super) const MOST_AHEAD: u64 = 16_000;
 
+/// The same while another client is about to load code: enough for the stream to have work until an end is seen and more is given.
+pub(super) const AHEAD_OF_LOADS: u64 = 2_000;
+
 /// What the last look at a stream saw, for the next one: most see nothing new, and need no lock.
 #[derive(Debug, Default)]
 pub(super) struct LastLook {
@@ -75,6 +78,8 @@ pub(super) struct StreamState {
     pub(super) hold_since: Option<(u64, HoldReason)>,
     /// Not yet with the driver, in order.
     pub(super) pending: VecDeque<(u64, CommandKind)>,
+    /// The last operation that the observer was told of as done, without an error; 0 if there is none.
+    pub(super) reported: u64,
     /// The last fence value that was signalled for.
     pub(super) fence_value: u32,
     /// Operations since then, which the next fence value is for.

@@ -11,7 +11,7 @@ use protocol::operations::{At, HoldReason};
 use crate::device::work_signature::WorkSignature;
 use crate::driver::Driver;
 use crate::submit::stream::Stream;
-use crate::submit::stream::state::{Issued, MOST_AHEAD, RanOperation, StreamState, TimingEvents};
+use crate::submit::stream::state::{Issued, RanOperation, StreamState, TimingEvents};
 use crate::sync::Handle;
 
 /// While a time line is recorded: launches that take fewer microseconds go to the driver as batches, and those of a batch divide
@@ -203,7 +203,7 @@ impl Stream {
         if state.pending.is_empty() || state.hold_since.is_some() || !is_wanted {
             return;
         }
-        let why = if state.commands >= self.depth() || state.expected > MOST_AHEAD {
+        let why = if state.commands >= self.depth() || self.is_far_ahead(state) {
             HoldReason::Depth
         } else if state.before.is_some() {
             HoldReason::FormerStream

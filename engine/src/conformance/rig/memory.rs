@@ -26,20 +26,30 @@ pub struct Memory {
 impl Memory {
     /// Maps memory there, which nothing may be yet.
     pub fn map(window: Window) -> Arc<Self> {
+        let memory = Self::map_with(window, MapFlags::FIXED_NOREPLACE);
+        assert_eq!(memory.window, window, "the arena's addresses are free");
+        memory
+    }
+
+    /// Maps memory that an engine may keep for longer than the client has its addresses.
+    pub fn anywhere(bytes: u64) -> Arc<Self> {
+        Self::map_with(Window { base: 0, bytes }, MapFlags::empty())
+    }
+
+    fn map_with(window: Window, how: MapFlags) -> Arc<Self> {
         // SAFETY: nothing is replaced, and what is mapped is only reached through this object.
         let at = unsafe {
             rustix::mm::mmap_anonymous(
                 window.base as *mut _,
                 window.bytes as usize,
                 ProtFlags::READ | ProtFlags::WRITE,
-                MapFlags::SHARED | MapFlags::NORESERVE | MapFlags::FIXED_NOREPLACE,
+                MapFlags::SHARED | MapFlags::NORESERVE | how,
             )
         };
-        assert_eq!(
-            at.expect("the arena's addresses are free") as u64,
-            window.base
-        );
-        Arc::new(Self { window })
+        let base = at.expect("the addresses are free") as u64;
+        Arc::new(Self {
+            window: Window { base, ..window },
+        })
     }
 
     /// Puts bytes into it.

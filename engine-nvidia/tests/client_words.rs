@@ -1,0 +1,179 @@
+//! What the GPU itself tells a client of its streams, over the fake driver: only what is over as far as this process is concerned too.
+
+mod common;
+
+use common::{Controls, Fake, PTX, poke, until};
+use engine::arena::GRANULE;
+use engine::conformance::rig::{Guest, simple_launch};
+
+/// Launches after which a stream has batches.
+const BEFORE: u32 = 64;
+
+/// A text whose kernels may print.
+const PRINTING: &str = ".version 7.8\n.target sm_75\n.address_size 64\n.visible .global .b8 room[64];\n\
+    .extern .func (.param .b32 r) vprintf(.param .b64 f, .param .b64 a);\n\
+    .visible .entry poke() { ret; }";
+
+/// As [`PTX`], for which fences can be made.
+const FENCED: &str = ".version 7.8\n.target sm_75\n.address_size 64\n.visible .global .align 4 .b8 room[64];\n\
+    .visible .entry poke(.param .u64 to, .param .u32 value) { .reg .b64 %a; .reg .b32 %v;\n\
+    ld.param.u64 %a, [to]; ld.param.u32 %v, [value]; st.global.u32 [%a], %v; ret; }";
+
+/// The number of the last operation of stream 0 that was reported.
+fn last(guest: &Guest) -> u64 {
+    guest.observer.completed(0).last().expect("something").0
+}
+
+/// Launches a kernel and waits for it. Whether the device told of it.
+fn is_told(guest: &mut Guest, module: u64, to: u64) -> bool {
+    guest.launch(0, module, 1, 1, &poke(to, 7));
+    assert_eq!(guest.wait(0), Ok(()));
+    let told = guest.told_by_device(0);
+    assert!(told <= last(guest), "{told}");
+    told == last(guest)
+}
+
+/// Has the stream's launches go in batches from now on.
+fn begin_batches(guest: &mut Guest, module: u64, to: u64) {
+    for _ in 0..BEFORE {
+        assert!(!is_told(guest, module, to), "it went by itself");
+    }
+}
+
+#[test]
+fn a_client_hears_of_a_kernel_from_the_device() {
+    let fake = Fake::new(&["VERSION=12040"]);
+    let engine = fake.open().unwrap();
+    let controls = Controls::of(&fake);
+    controls.has_batches();
+    let mut guest = Guest::new(&engine);
+    let device = guest.commit(0, GRANULE);
+    let module = guest.module(PTX);
+    begin_batches(&mut guest, module, device);
+    for _ in 0..10 {
+        assert!(is_told(&mut guest, module, device));
+    }
+    // Not before it is over.
+    controls.hold(true);
+    let before = last(&guest);
+    guest.launch(0, module, 1, 1, &poke(device, 9));
+    guest.client.stop_polling();
+    until("it is with the driver", || controls.queued() > 0);
+    assert_eq!(guest.told_by_device(0), before);
+    controls.hold(false);
+    until("it is told", || guest.told_by_device(0) == before + 1);
+    assert_eq!(guest.wait(0), Ok(()));
+    assert_eq!(guest.word(device), 9);
+    guest.end();
+    drop(engine);
+    assert_eq!(controls.stalls(), 0);
+}
+
+#[test]
+fn several_kernels_are_told_of_when_the_last_of_them_is_over() {
+    let fake = Fake::new(&["VERSION=12040"]);
+    let engine = fake.open().unwrap();
+    let controls = Controls::of(&fake);
+    controls.has_batches();
+    let mut guest = Guest::new(&engine);
+    let device = guest.commit(0, GRANULE);
+    let module = guest.module(PTX);
+    begin_batches(&mut guest, module, device);
+    // Batches have lengths of their own: five are one of four, which is told of, and one behind it, which is not.
+    for count in [5, 1, 4, 37, 2] {
+        let before = last(&guest);
+        controls.hold(true);
+        for number in 0..count {
+            guest.launch(0, module, 1, 1, &poke(device + 4 * number, 1));
+        }
+        guest.client.stop_polling();
+        assert!(guest.told_by_device(0) <= before);
+        controls.hold(false);
+        assert_eq!(guest.wait(0), Ok(()));
+        let told = guest.told_by_device(0);
+        assert!(told <= last(&guest), "{told} of {count} behind {before}");
+        assert!(told > before, "nothing of {count} behind {before}");
+        // So that nothing is with the driver when the next ones come.
+        guest.launch(0, module, 1, 1, &poke(device, 1));
+        assert_eq!(guest.wait(0), Ok(()));
+    }
+}
+
+#[test]
+fn what_comes_behind_unfinished_work_is_told_by_the_server_alone() {
+    let fake = Fake::new(&["VERSION=12040"]);
+    let engine = fake.open().unwrap();
+    let controls = Controls::of(&fake);
+    controls.has_batches();
+    let mut guest = Guest::new(&engine);
+    let device = guest.commit(0, GRANULE);
+    let module = guest.module(PTX);
+    begin_batches(&mut guest, module, device);
+    for _ in 0..3 {
+        assert!(is_told(&mut guest, module, device));
+        let before = last(&guest);
+        controls.hold(true);
+        guest.write(0, device, &[1; 4]);
+        guest.launch(0, module, 1, 1, &poke(device, 2));
+        guest.client.stop_polling();
+        until("both are with the driver", || controls.queued() > 1);
+        controls.hold(false);
+        assert_eq!(guest.wait(0), Ok(()));
+        assert_eq!(guest.told_by_device(0), before, "a write came before it");
+        // What the engine was not given, somebody else may have to see to.
+        let at = guest.at(0);
+        assert_eq!(guest.taken(at, Ok(())), Ok(()));
+        assert!(!is_told(&mut guest, module, device), "one is missing");
+    }
+}
+
+#[test]
+fn whose_kernels_need_a_look_when_they_end_hears_from_the_server_alone() {
+    let fake = Fake::new(&["VERSION=12040"]);
+    let engine = fake.open().unwrap();
+    let controls = Controls::of(&fake);
+    controls.has_batches();
+    // A fenced client, one whose work another server may go on with, and kernels that print.
+    for (mut guest, text) in [
+        (Guest::fenced(&engine), FENCED),
+        (Guest::kept(&engine), PTX),
+        (Guest::new(&engine), PRINTING),
+    ] {
+        let device = guest.commit(0, GRANULE);
+        let module = guest.module(text);
+        for _ in 0..BEFORE + 10 {
+            assert!(!is_told(&mut guest, module, device));
+        }
+        guest.end();
+    }
+}
+
+#[test]
+fn a_run_is_told_of_as_one() {
+    let fake = Fake::new(&["VERSION=12040"]);
+    let engine = fake.open().unwrap();
+    let controls = Controls::of(&fake);
+    controls.has_batches();
+    let mut guest = Guest::new(&engine);
+    let device = guest.commit(0, GRANULE);
+    let module = guest.module(PTX);
+    begin_batches(&mut guest, module, device);
+    let graphs = controls.graphs();
+    for number in 0..5 {
+        let launch = simple_launch(module, 1, 1);
+        guest.run_add(0, &launch, &poke(device + 4 * number, 3));
+    }
+    // In the stream's batches at first.
+    guest.run_launch(0, 0);
+    assert_eq!(guest.wait(0), Ok(()));
+    assert!(
+        guest.told_by_device(0) < last(&guest),
+        "it is told in parts"
+    );
+    until("it has a graph of its own", || controls.graphs() > graphs);
+    for _ in 0..5 {
+        guest.run_launch(0, 0);
+        assert_eq!(guest.wait(0), Ok(()));
+        assert_eq!(guest.told_by_device(0), last(&guest));
+    }
+}
