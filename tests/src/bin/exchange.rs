@@ -166,7 +166,7 @@ fn main() {
             },
             // SAFETY: nothing that this program does later uses it.
             "close" => ok(unsafe { (more.close)(block) }),
-            // SAFETY: as above.
+            // SAFETY: the program frees a block of its own, and uses it no more.
             "free" => unsafe { driver.mem_free(block) },
             // Others see it once it is done.
             "write" => driver
@@ -201,11 +201,11 @@ fn main() {
                 .module(KERNEL)
                 .and_then(|module| driver.function(module, "k"))
                 .and_then(|kernel| driver.launch(kernel, 1, 1, NULL, &[])),
-            // SAFETY: an event of this program's.
+            // SAFETY: the event is this program's and the stream the default one.
             "record" => unsafe { driver.event_record(event, NULL) },
-            // SAFETY: as above.
+            // SAFETY: the stream is the default one and the event this program's.
             "wait" => unsafe { driver.stream_wait_event(NULL, event, 0) },
-            // SAFETY: as above.
+            // SAFETY: the event is one that this program has made or opened.
             "query" => ok(unsafe { (more.event_query)(event) }),
             // SAFETY: the default stream is there as long as the program.
             "idle" => unsafe { driver.stream_query(NULL) },
