@@ -22,13 +22,16 @@
 #                                  what watching costs: launches a second without accounts, with them, and recorded, in
 #                                  turn; and how long n-body waits for another, by the accounts and by its own events
 #
+#   FOLDER/gpu.sh sharing          a block and an event that one program shares with another, in one context and in two of
+#                                  an underlay: whether all is right, and how long it takes to open and close a block
+#
 # Options of `run`: --rounds N (at most; 3), --json FILE, --only TEXT (figures whose name has TEXT; again for more),
 # --against OPENMPS (that program of another build instead of NVIDIA's MPS and the driver alone).
 # It starts and ends the daemons itself, NVIDIA's as this user, and changes no setting of the card.
 # FOLDER/completion, fetches and driver_calls are for the driver alone; their sources say how to run them.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
-programs="openmps nbody gpu_bench gpu_client launch_cost copies calls"
+programs="openmps nbody gpu_bench gpu_client launch_cost copies calls exchange exchange_pair"
 
 # CUDA's compiler: that of the path, or what `cargo xtask corpus` has fetched.
 compiler() {
@@ -47,7 +50,7 @@ start_daemon() {
     export CUDA_MPS_PIPE_DIRECTORY="$directory/pipe" CUDA_MPS_LOG_DIRECTORY="$directory/log"
     export OPENMPS_ENGINE="${OPENMPS_ENGINE:-nvidia}"
     trap '"$here/openmps" control quit >/dev/null; rm -rf "$directory"' EXIT
-    "$here/openmps" control -d
+    "$here/openmps" control -d "$@"
 }
 
 case ${1:-} in
@@ -140,6 +143,18 @@ soak)
         wait "$client"
     done
     cat "$directory"/[0-9]* | awk -F '[:,}]' '{ copies += $2; words += $4 } END { printf "%.0f copies, %.0f words, all right\n", copies, words }'
+    ;;
+sharing)
+    start_daemon --underlay=auto --contexts=2
+    echo "start_server -uid $(id -u)" | "$here/openmps" control >/dev/null
+    tries=0
+    until "$here/openmps" control underlay | grep -q "2 of 2 contexts"; do
+        tries=$((tries + 1))
+        [ $tries -lt 600 ] || { "$here/openmps" control underlay; exit 1; }
+        sleep 0.1
+    done
+    "$here/openmps" run -- "$here/exchange_pair"
+    grep "opened in this one only\|no client of its user" "$CUDA_MPS_LOG_DIRECTORY/server.log" || true
     ;;
 trace)
     rounds=${2:-5} seconds=${3:-2}

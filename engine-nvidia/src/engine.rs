@@ -8,7 +8,10 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use cuda_abi::CUresult;
-use engine::{Attachment, Client, Engine, Granularity, GroupShare, MemoryKeeping};
+use engine::{
+    Attachment, Client, Engine, ExportedMemory, Granularity, GroupShare, MemoryHandle,
+    MemoryKeeping,
+};
 use protocol::device_facts::{ABILITIES, DeviceFacts, REACHES_PEERS};
 
 use crate::client::NvidiaClient;
@@ -18,6 +21,8 @@ use crate::device::Device;
 use crate::driver::environment;
 use crate::driver::locate;
 use crate::driver::{Driver, OpenError};
+use crate::memory::physical_mappings::Physical;
+use crate::memory::shared_block::SharedBlock;
 use crate::partition::allocator::SmAllocator;
 use crate::submit::batch_supply::BatchSupply;
 use crate::submit::poller::Poller;
@@ -255,6 +260,18 @@ impl Engine for NvidiaEngine {
 
     fn set_group(&self, group: u32, share: Option<GroupShare>) -> Result<(), CUresult> {
         self.shared.shares.set_group(group, share)
+    }
+
+    fn export_memory(
+        &self,
+        memory: &MemoryHandle,
+        within: Duration,
+    ) -> Result<ExportedMemory, CUresult> {
+        match (memory.get::<SharedBlock>(), memory.get::<Physical>()) {
+            (Some(block), _) => block.export(within),
+            (_, Some(physical)) => physical.export(within),
+            (None, None) => Err(CUresult::ERROR_INVALID_VALUE),
+        }
     }
 
     fn attach(&self, attachment: Attachment) -> Result<Box<dyn Client>, CUresult> {

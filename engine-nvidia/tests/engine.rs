@@ -12,7 +12,7 @@ use cuda_abi::types::{
     CUtensorMapInterleave, CUtensorMapL2promotion, CUtensorMapSwizzle,
 };
 use engine::arena::GRANULE;
-use engine::conformance::rig::{Guest, noise, simple_launch};
+use engine::conformance::rig::{Guest, PATIENCE, noise, simple_launch};
 use engine::conformance::{copies, memory, streams};
 use engine::{Engine, Window};
 use protocol::device_facts::DeviceFacts;
@@ -39,6 +39,7 @@ macro_rules! cases {
 
 cases! {
     memory: committed_memory_is_zeroed_again lent_memory_keeps_what_is_in_it windows_come_and_go a_shared_block_outlives_its_owner
+        exported_memory_is_reached_in_part
         physical_memory_is_seen_wherever_it_is_mapped clients_cannot_reach_each_other
         looks_into_memory_are_checked what_is_not_committed_is_refused ranges_that_make_no_sense_are_refused;
     copies: rows_of_every_size_in_every_direction planes_with_pitches large_copies_and_fills
@@ -200,6 +201,45 @@ fn devices_reach_each_other_when_they_must() {
     guest.client.physical_access(at, 0, true).unwrap();
     guest.copy(0, &to(at.base));
     assert_eq!(guest.wait(0), Ok(()));
+    // What another process made is reached as the client's own, by who reaches that already and by who comes to.
+    let mut other = Guest::new(&engine);
+    other.context(1, 1);
+    let shared = Window {
+        base: other.windows[1].base,
+        bytes: GRANULE,
+    };
+    other.client.commit(shared).unwrap();
+    let handle = other.client.share(shared).unwrap();
+    let exported = engine.export_memory(&handle, PATIENCE).unwrap();
+    let mut late = Guest::new(&engine);
+    late.context(1, 1);
+    for guest in [&mut guest, &mut late] {
+        let piece = &exported.pieces[0];
+        let memory = guest.client.foreign_import(1, piece).unwrap();
+        let at = Window {
+            base: guest.windows[1].base + (2 << 30),
+            bytes: piece.bytes,
+        };
+        let part = Window {
+            bytes: GRANULE,
+            ..at
+        };
+        guest.client.foreign_map(at, &memory, part).unwrap();
+        let from = guest.windows[0].base + GRANULE;
+        let range = Window {
+            base: from,
+            bytes: GRANULE,
+        };
+        guest.client.commit(range).unwrap();
+        guest.upload(from, b"from there");
+        let copy = Copy {
+            from,
+            ..to(at.base)
+        };
+        guest.copy(0, &copy);
+        assert_eq!(guest.wait(0), Ok(()));
+        assert_eq!(guest.download(at.base, 10), b"from there");
+    }
     assert_eq!(guest.client.peer_access(0, 1, true), Ok(()));
     assert_eq!(guest.client.peer_access(0, 1, false), Ok(()));
     for wrong in [0, 2] {

@@ -6,9 +6,9 @@ mod common;
 use common::machine_code::elf;
 use common::{Controls, Fake, poke, until};
 use cuda_abi::CUresult;
-use engine::Window;
 use engine::arena::GRANULE;
 use engine::conformance::rig::{Guest, simple_launch};
+use engine::{Engine as _, Window};
 use protocol::linked_image::{self, Part};
 use protocol::operations::{ContextDestroy, ImageUnload, ModuleUnload};
 use ptx::fence::{Fault, PAGE};
@@ -172,6 +172,36 @@ fn runs_are_told_too_and_memory_of_others_that_is_opened() {
     guest.client.close(&handle);
     let (_, windows) = told(&mut guest, module, &controls);
     assert!(!windows.contains(&lent), "{windows:x?}");
+    // As another process has it, it lies in more memory than is lent.
+    let patience = std::time::Duration::from_secs(20);
+    let exported = engine.export_memory(&handle, patience).unwrap();
+    let [piece] = &exported.pieces[..] else {
+        panic!("{exported:?}");
+    };
+    let middle = guest.windows[0].base + guest.windows[0].bytes / 2;
+    let at = Window {
+        base: middle.next_multiple_of(piece.bytes),
+        bytes: piece.bytes,
+    };
+    let lent = Window {
+        base: at.base + exported.offset,
+        ..lent
+    };
+    let memory = guest.client.foreign_import(0, piece).unwrap();
+    guest.client.foreign_map(at, &memory, lent).unwrap();
+    let (_, windows) = told(&mut guest, module, &controls);
+    let [found] = windows
+        .iter()
+        .filter(|window| at.contains(window.base, 1))
+        .collect::<Vec<_>>()[..]
+    else {
+        panic!("{windows:x?}");
+    };
+    assert_eq!(*found, lent);
+    guest.client.physical_access(at, 0, false).unwrap();
+    let (_, windows) = told(&mut guest, module, &controls);
+    assert!(!windows.contains(&lent), "{windows:x?}");
+    guest.client.physical_unmap(at);
 }
 
 #[test]

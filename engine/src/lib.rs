@@ -19,7 +19,7 @@ pub use protocol::device_facts::DeviceFacts;
 
 pub use bound::{Bound, Charge};
 pub use kernel_pointers::{KernelPointers, Place};
-pub use memory::{MemoryHandle, Owner, Region, Window};
+pub use memory::{ExportedMemory, MemoryHandle, MemoryPiece, Owner, Region, Window};
 pub use observer::{Activity, CodeSource, InFlight, Observer, Span, WorkInFlight};
 pub use runs::{Counted, Runs};
 pub use share::{Granularity, GroupShare, Share};
@@ -112,6 +112,21 @@ pub trait Engine: Send + Sync + Debug {
     /// CUDA_ERROR_NOT_SUPPORTED for a reserved share if the engine cannot reserve, and
     /// CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION if more would be reserved than there is.
     fn attach(&self, attachment: Attachment) -> Result<Box<dyn Client>, CUresult>;
+
+    /// What another process can have memory by that [`Client::share`] or [`Client::physical_create`] gave, whether its client is
+    /// still there or not. Nothing of a former owner's is in it any more, for which this waits so long at most.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_NOT_SUPPORTED if the engine cannot, CUDA_ERROR_NOT_READY when it is not cleared by then, and the driver's
+    /// status.
+    fn export_memory(
+        &self,
+        memory: &MemoryHandle,
+        within: Duration,
+    ) -> Result<ExportedMemory, CUresult> {
+        let _ = (memory, within);
+        Err(CUresult::ERROR_NOT_SUPPORTED)
+    }
 
     /// Sets what a group of clients has together, from the next turn of their work on; `None` ends
     /// the group, and its clients stand each by itself again. The number is the caller's choice and
@@ -430,6 +445,29 @@ macro_rules! client_trait {
             /// CUDA_ERROR_NOT_SUPPORTED if the engine cannot.
             fn physical_access(&mut self, at: Window, device: u32, reaches: bool) -> Result<(), CUresult> {
                 let _ = (at, device, reaches);
+                Err(CUresult::ERROR_NOT_SUPPORTED)
+            }
+
+            /// Takes memory of a device that another process has exported, all of a piece. It is as that of
+            /// [`Client::physical_create`], with what it holds.
+            ///
+            /// # Errors
+            /// CUDA_ERROR_NOT_SUPPORTED if the engine cannot, CUDA_ERROR_INVALID_DEVICE,
+            /// CUDA_ERROR_INVALID_VALUE for what is no such piece, and the driver's status.
+            fn foreign_import(&mut self, device: u32, piece: &MemoryPiece) -> Result<MemoryHandle, CUresult> {
+                let _ = (device, piece);
+                Err(CUresult::ERROR_NOT_SUPPORTED)
+            }
+
+            /// Puts all of a piece of [`Client::foreign_import`] at addresses of a device window that were never
+            /// committed. The client's work reaches `part` of that, as it reaches what it has committed, until
+            /// [`Client::physical_access`] takes it from the devices and [`Client::physical_unmap`] takes it away.
+            ///
+            /// # Errors
+            /// CUDA_ERROR_NOT_SUPPORTED if the engine cannot, CUDA_ERROR_INVALID_VALUE for what is
+            /// not granular or does not fit, CUDA_ERROR_OUT_OF_MEMORY.
+            fn foreign_map(&mut self, at: Window, memory: &MemoryHandle, part: Window) -> Result<(), CUresult> {
+                let _ = (at, memory, part);
                 Err(CUresult::ERROR_NOT_SUPPORTED)
             }
 

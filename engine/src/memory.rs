@@ -4,6 +4,7 @@
 
 use std::any::Any;
 use std::fmt::Debug;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 /// A range of addresses.
@@ -58,4 +59,22 @@ impl Debug for MemoryHandle {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("MemoryHandle")
     }
+}
+
+/// A piece of a device's memory, as a whole, that another process can have by its descriptor too.
+#[derive(Debug)]
+pub struct MemoryPiece {
+    /// Its bytes.
+    pub bytes: u64,
+    /// What the device's driver exports it as. The memory stays as long as somebody has it.
+    pub descriptor: OwnedFd,
+}
+
+/// Memory of this process as another one can have it.
+#[derive(Debug)]
+pub struct ExportedMemory {
+    /// What it lies in, in order.
+    pub pieces: Vec<MemoryPiece>,
+    /// How many bytes behind the beginning of the first it begins.
+    pub offset: u64,
 }

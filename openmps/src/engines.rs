@@ -105,6 +105,7 @@ pub fn serve() -> ExitCode {
             watchdog: watchdog_variable()?,
             files,
             serves_one: variable(control::servers::process::ONE_CLIENT_VARIABLE).is_some(),
+            has_others: variable(control::servers::process::ONE_OF_SEVERAL_VARIABLE).is_some(),
         };
         if server::run_with(daemon, engine, log, settings)? == server::Outcome::HandsOver {
             return Ok(End::HandsOver);

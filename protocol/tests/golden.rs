@@ -10,9 +10,9 @@ use std::path::Path;
 
 use protocol::control_messages::{
     Admit, Change, ClientFields, DeviceAccount, Ending, FaultCount, Group, Guilt, Hello,
-    ListedDevice, Membership, PACKET_MAX, Packet, Purpose, RecordedClient, RecordedPart, Takeovers,
-    TimeLineRequest, VERSION, Version, View, ViewRequest, ViewedDevice, ViewedProcess, Welcome,
-    fingerprint, view_packets,
+    ListedDevice, Membership, PACKET_MAX, Packet, Purpose, RecordedClient, RecordedPart,
+    SharedDevice, SharedObject, Takeovers, TimeLineRequest, VERSION, Version, View, ViewRequest,
+    ViewedDevice, ViewedProcess, Welcome, fingerprint, view_packets,
 };
 use protocol::device_facts::DeviceFacts;
 
@@ -41,6 +41,13 @@ fn hex(bytes: &[u8]) -> String {
         let _ = write!(text, "{byte:02x}");
         text
     })
+}
+
+fn shared_device() -> SharedDevice {
+    SharedDevice {
+        number: 1,
+        uuid: *b"0123456789abcdef",
+    }
 }
 
 fn client() -> ClientFields {
@@ -242,6 +249,50 @@ fn packets() -> Vec<(&'static str, Packet)> {
             Packet::Stays {
                 text: "a kernel runs".into(),
             },
+        ),
+        (
+            "seek-export",
+            Packet::SeekExport {
+                question: 0x0506,
+                uid: 1000,
+                token: [1, 2, 3, u64::MAX],
+            },
+        ),
+        (
+            "export-found",
+            Packet::ExportFound {
+                question: 0x0506,
+                object: SharedObject::Block {
+                    device: shared_device(),
+                    bytes: 3 << 20,
+                    offset: 512,
+                    pieces: vec![2 << 20, 64 << 20],
+                },
+            },
+        ),
+        (
+            "export-found-physical",
+            Packet::ExportFound {
+                question: 0x0506,
+                object: SharedObject::Physical {
+                    device: shared_device(),
+                    bytes: 4 << 20,
+                },
+            },
+        ),
+        (
+            "export-found-event",
+            Packet::ExportFound {
+                question: 0x0506,
+                object: SharedObject::Event {
+                    side: 3,
+                    records: 1 << 14,
+                },
+            },
+        ),
+        (
+            "export-not-found",
+            Packet::ExportNotFound { question: 0x0506 },
         ),
         ("former-ended", Packet::FormerEnded { former: 0x0708 }),
         ("terminate", Packet::Terminate { session: 6 }),

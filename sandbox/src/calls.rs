@@ -357,7 +357,7 @@ pub const ALLOWED: &[Allowed] = allowed! {
     call SYS_epoll_create1           Always,                     Always,                     "main loops";
     call SYS_ppoll                   Always,                     Always,                     "waits for one socket";
     old  SYS_poll                    Always,                     Always,                     "the same";
-    call SYS_eventfd2                Always,                     Always,                     "a session's news for the main thread";
+    call SYS_eventfd2                Always,                     Always,                     "a session's news for the main thread; another server's of an event";
     call SYS_restart_syscall         Always,                     Always,                     "the kernel's, after a stop";
     call SYS_rt_sigreturn            Always,                     Always,                     "the end of a signal's handler";
     call SYS_clock_gettime           Always,                     Always,                     "time, where the vDSO does not tell it";
@@ -378,7 +378,7 @@ pub const ALLOWED: &[Allowed] = allowed! {
     call SYS_shutdown                Always,                     Always,                     "ends of connections";
     call SYS_getsockopt              Always,                     Always,                     "who a peer is";
     call SYS_setsockopt              Always,                     Always,                     "timeouts; SO_PASSRIGHTS";
-    call SYS_socketpair              Only(&UNIX_SOCKETS),        Only(&UNIX_SOCKETS),        "connections to servers; descriptors of physical memory";
+    call SYS_socketpair              Only(&UNIX_SOCKETS),        Only(&UNIX_SOCKETS),        "connections to servers; descriptors of physical memory, and by which another server keeps what it uses";
     call SYS_close                   Always,                     Always,                     "everything";
     call SYS_fcntl                   Only(&DESCRIPTOR_FLAGS),    Only(&DESCRIPTOR_FLAGS),    "descriptors; sealed memory";
     call SYS_ioctl                   Only(&DESCRIPTOR_MODES),    Only(&DESCRIPTOR_MODES),    "sockets that do not wait";
@@ -389,7 +389,7 @@ pub const ALLOWED: &[Allowed] = allowed! {
     call SYS_mremap                  Always,                     Always,                     "allocations that grow";
     call SYS_madvise                 Always,                     Always,                     "memory given back; huge pages; stacks of ended threads";
     call SYS_brk                     Always,                     Always,                     "the C library's allocator";
-    call SYS_memfd_create            Always,                     Always,                     "memory that clients are given";
+    call SYS_memfd_create            Always,                     Always,                     "memory that clients are given, and that servers have in common of an event";
     call SYS_ftruncate               Always,                     Always,                     "its size; logs";
     call SYS_fallocate               Always,                     Always,                     "its pages, taken and given back";
     // Threads and signals.

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use cuda_abi::CUresult;
 use engine::{MemoryChunk, Window};
 use parking_lot::Mutex;
-use protocol::control_messages::{DeviceAccount, Ending, Guilt, Takeovers};
+use protocol::control_messages::{DeviceAccount, Ending, Guilt, SharedObject, Takeovers};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 
@@ -55,6 +55,22 @@ pub enum ServerEvent {
         session: u64,
         /// Which kernel, for the log.
         text: String,
+    },
+    /// A client opens what nobody here shares: the user's other servers are to be asked.
+    SeekExport {
+        /// The number of the question.
+        question: u64,
+        /// The client's user.
+        uid: u32,
+        /// What the client knows of it.
+        token: [u64; 4],
+    },
+    /// What another server asked for is exported, or cannot be.
+    ExportAnswer {
+        /// The daemon's number of the question.
+        question: u64,
+        /// What it is, with its descriptors.
+        found: Option<(SharedObject, Vec<OwnedFd>)>,
     },
     /// A change of what a client may have was made, or was not.
     Changed {

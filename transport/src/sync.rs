@@ -81,6 +81,16 @@ mod imp {
     )]
     impl AtomicU64 {
         #[inline]
+        pub fn compare_exchange(
+            &self,
+            current: u64,
+            new: u64,
+            success: Ordering,
+            failure: Ordering,
+        ) -> Result<u64, u64> {
+            self.0.compare_exchange(current, new, success, failure)
+        }
+        #[inline]
         pub fn compare_exchange_weak(
             &self,
             current: u64,

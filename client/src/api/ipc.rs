@@ -1,4 +1,4 @@
-//! Memory and events shared between processes of one user under one server.
+//! Memory and events shared between processes of one user.
 //!
 //! Owns the bytes of such handles. Called by the shells of `exports`; `pool_sharing` opens blocks by it, frees ask
 //! it first. Must not know who made what a token names: the server judges.

@@ -1,4 +1,4 @@
-//! What this process says that it belongs to, so that those who may open each other's memory come to one context.
+//! What this process says that it belongs to, so that those who are likely to open each other's memory come to one context.
 //!
 //! Called when it attaches. Must not know contexts: the daemon alone decides who shares one (`control`'s `placement`). What is said
 //! here is believed for that and for nothing else.

@@ -24,6 +24,7 @@ mod page;
 mod partitions;
 mod pending;
 mod pending_limit_change;
+mod seeks;
 mod server_start;
 mod servers;
 mod signals;
@@ -59,6 +60,7 @@ use crate::servers::limits::{ServerLimits, limits_in_environment};
 use crate::servers::placement::{Isolation, ServerKey, isolations};
 use crate::servers::registry::QueuedClient;
 use crate::servers::registry::{Registry, ServerId};
+use crate::servers::seeks::Seeks;
 use crate::servers::standbys::Standbys;
 use crate::time_lines::TimeLines;
 use crate::underlay::Underlay;
@@ -112,6 +114,8 @@ pub struct Daemon {
     contexts: UserContexts,
     /// Servers that stand by.
     standbys: Standbys,
+    /// What servers ask of others of the same user.
+    seeks: Seeks,
     /// Sessions on their way from a server that has ended to another one.
     handovers: Handovers,
     /// Modes of devices that are to be given back, and with what.
@@ -190,6 +194,7 @@ impl Daemon {
             host,
             underlay,
             contexts,
+            seeks: Seeks::default(),
             handovers: Handovers::default(),
             standbys: Standbys::new(options.standby.unwrap_or_default()),
             modes: None,

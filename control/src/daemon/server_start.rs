@@ -86,12 +86,18 @@ impl Daemon {
         if let ServerKey::Client(..) = key {
             command.env(process::ONE_CLIENT_VARIABLE, "1");
         }
+        // One that stands by may take such a one's place.
+        let is_one_of_several =
+            self.contexts.most > 1 && (key.one_of_users().is_some() || key.is_standby());
+        if is_one_of_several {
+            command.env(process::ONE_OF_SEVERAL_VARIABLE, "1");
+        }
         let (mut child, connection) = process::start(
             command,
             (uid, gid),
             log,
             underlay.is_some(),
-            self.options.failover,
+            self.options.failover || is_one_of_several,
         )?;
         let pid = child.id();
         let pidfd = Pid::from_raw(pid.cast_signed())

@@ -109,6 +109,12 @@ impl Daemon {
                     )),
                 },
                 Ok(None) => break,
+                Err(SocketError::Descriptors(bytes))
+                    if let Ok(Packet::ExportFound { question, .. }) = Packet::decode(&bytes) =>
+                {
+                    // This process has none left for what is another's, and the server is none the worse for it.
+                    self.export_not_found(id, question);
+                }
                 Err(error) => {
                     // Its process ends now, and is heard of through its pidfd.
                     if !matches!(error, SocketError::Closed) {
@@ -142,6 +148,9 @@ impl Daemon {
             } => {
                 let window = KeptWindow::new(device, bytes, descriptors);
                 self.keep(id, session, |kept| kept.add_window(base, window));
+            }
+            Packet::ExportFound { question, object } => {
+                self.export_found(id, question, object, descriptors);
             }
             packet => self.server_said_without(id, packet, descriptors),
         }
@@ -278,6 +287,12 @@ impl Daemon {
                 });
                 self.event("client.taken_over", about, more);
             }
+            Packet::SeekExport {
+                question,
+                uid,
+                token,
+            } => self.seek_export(id, question, uid, token),
+            Packet::ExportNotFound { question } => self.export_not_found(id, question),
             Packet::HandsOver => self.server_hands_over(id),
             Packet::Stays { text } => self.server_stays(id, &text),
             Packet::Lost { code } => {
@@ -459,6 +474,7 @@ impl Daemon {
         self.unwatch(&server.connection);
         self.unwatch(&server.pidfd);
         self.server_left_groups(id, server.slot);
+        self.forget_seeks(id);
         self.end_limit_changes(id, None);
         let pid = server.pid();
         let how = ended.map_or_else(|| STUCK.to_owned(), |ended| ended.to_string());

@@ -12,4 +12,5 @@ pub(crate) mod moving;
 pub mod placement;
 pub mod process;
 pub(crate) mod registry;
+pub(crate) mod seeks;
 pub mod standbys;

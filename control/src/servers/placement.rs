@@ -6,8 +6,8 @@
 //!
 //! On the underlay the clients of one user may have several contexts (`--contexts`): one that is *common*, and more of
 //! which each is an executor of its own. [`context_for`] says who comes to which, [`one_more`] whether there may be another.
-//! What clients have together holds within one context: memory and events that one opens of another, what is reserved, who gives
-//! way to whom. So those who have something together are put into one, and all others are spread.
+//! What is reserved and who gives way to whom holds within one context, and memory and events that one client opens of another are
+//! quickest there. So those who have something together are put into one, and all others are spread.
 //!
 //! Called by `daemon::admission`, `daemon::contexts`, `daemon::servers` and `daemon::views`. Must not know which servers run.
 

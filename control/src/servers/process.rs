@@ -35,6 +35,9 @@ const USER_VARIABLE: &str = "OPENMPS_SERVER_USER";
 /// Set in a server that waits for the daemon's word on the underlay before it opens the driver.
 const UNDERLAY_VARIABLE: &str = "OPENMPS_SERVER_UNDERLAY";
 
+/// Set in a server whose user may have several, of which the daemon passes questions on.
+pub const ONE_OF_SEVERAL_VARIABLE: &str = "OPENMPS_SERVER_ONE_OF_SEVERAL";
+
 /// Set in a server that gets one client, and never another.
 pub const ONE_CLIENT_VARIABLE: &str = "OPENMPS_SERVER_OF_ONE_CLIENT";
 
@@ -67,6 +70,7 @@ fn is_for_servers(name: &str) -> bool {
         USER_VARIABLE,
         UNDERLAY_VARIABLE,
         ONE_CLIENT_VARIABLE,
+        ONE_OF_SEVERAL_VARIABLE,
     ];
     let is_the_daemons = of_the_daemon.contains(&name);
     let begins = BEGINNINGS
@@ -76,7 +80,7 @@ fn is_for_servers(name: &str) -> bool {
 }
 
 /// Starts a server for a user. `command` is how this program is run as a server. One that is to be on the underlay waits
-/// for [`send_underlay`].
+/// for [`send_underlay`]; of one that sends no descriptors none are taken.
 ///
 /// # Errors
 /// What the system says.
@@ -85,7 +89,7 @@ pub fn start(
     (uid, gid): (u32, Option<u32>),
     log: &Log,
     is_on_underlay: bool,
-    keeps_memory: bool,
+    sends_descriptors: bool,
 ) -> std::io::Result<(Child, Connection)> {
     let (ours, theirs) = Connection::pair().map_err(std::io::Error::other)?;
     let own: Vec<(OsString, Option<OsString>)> = command
@@ -123,8 +127,9 @@ pub fn start(
         }
     }
     let child = command.spawn()?;
-    // A server runs as its clients' user, and has none to give but what its clients' memory is kept by.
-    let connection = match keeps_memory {
+    // A server runs as its clients' user, and has none to give but what its clients' memory is kept by, or is shared with clients
+    // of others of its user.
+    let connection = match sends_descriptors {
         true => Connection::from_stranger(ours.into()),
         false => ours.refuse_descriptors(),
     };

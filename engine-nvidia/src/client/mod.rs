@@ -17,7 +17,7 @@ use std::sync::Arc;
 use cuda_abi::types::CUlimit;
 use engine::{
     Attachment, Bound, CUresult, Client, FurtherWindow, KeptMemory, KernelPointers, MemoryHandle,
-    Owner, PollResult, Runs, Share, Window, WorkInFlight,
+    MemoryPiece, Owner, PollResult, Runs, Share, Window, WorkInFlight,
 };
 use protocol::operations::{
     self, At, CONTEXT_SLOTS, OUTPUT_NONE, OUTPUT_PIECE, STREAM_NON_BLOCKING, STREAM_SLOTS,
@@ -301,6 +301,26 @@ impl Client for NvidiaClient {
         let physical = memory.get::<Physical>();
         let physical = physical.ok_or(CUresult::ERROR_INVALID_VALUE)?;
         self.memory.map_physical(at, &physical, offset)
+    }
+
+    fn foreign_import(
+        &mut self,
+        device: u32,
+        piece: &MemoryPiece,
+    ) -> Result<MemoryHandle, CUresult> {
+        let imported = self.memory.import_foreign(device, piece);
+        imported.map(|physical| MemoryHandle::new(Arc::new(physical)))
+    }
+
+    fn foreign_map(
+        &mut self,
+        at: Window,
+        memory: &MemoryHandle,
+        part: Window,
+    ) -> Result<(), CUresult> {
+        let physical = memory.get::<Physical>();
+        let physical = physical.ok_or(CUresult::ERROR_INVALID_VALUE)?;
+        self.memory.map_foreign(at, &physical, part)
     }
 
     fn physical_unmap(&mut self, at: Window) {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 
 use cuda_abi::CUresult;
-use engine::{FurtherWindow, MemoryChunk, Observer, Owner, Region, Window};
+use engine::{FurtherWindow, MemoryChunk, MemoryPiece, Observer, Owner, Region, Window};
 use protocol::operations::Space;
 
 use crate::device::Device;
@@ -114,8 +114,8 @@ impl ClientAddressSpace {
     pub(crate) fn fence(&mut self, work: &Arc<AtomicUsize>) -> Result<(), CUresult> {
         for (device, window) in self.gpus.iter().zip(&mut self.devices) {
             window.set_work(Arc::clone(work));
-            let memory = window.create_physical(device.granularity())?;
-            self.tables.push(ReachTable::new(memory));
+            let (memory, at) = window.create_physical(device.granularity())?;
+            self.tables.push(ReachTable::new(memory, at.base));
         }
         Ok(())
     }
@@ -507,9 +507,40 @@ impl ClientAddressSpace {
         bytes: u64,
     ) -> Result<Physical, CUresult> {
         let window = self.devices.get_mut(device as usize);
+        let window = window.ok_or(CUresult::ERROR_INVALID_DEVICE)?;
+        window.create_physical(bytes).map(|(physical, _)| physical)
+    }
+
+    /// See [`engine::Client::foreign_import`].
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_DEVICE, and as [`DeviceWindow::import_foreign`].
+    pub(crate) fn import_foreign(
+        &self,
+        device: u32,
+        piece: &MemoryPiece,
+    ) -> Result<Physical, CUresult> {
+        let window = self.devices.get(device as usize);
         window
             .ok_or(CUresult::ERROR_INVALID_DEVICE)?
-            .create_physical(bytes)
+            .import_foreign(piece)
+    }
+
+    /// See [`engine::Client::foreign_map`].
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_VALUE for what cannot be, and the driver's status.
+    pub(crate) fn map_foreign(
+        &mut self,
+        at: Window,
+        physical: &Arc<Physical>,
+        part: Window,
+    ) -> Result<(), CUresult> {
+        let window = self.window_of(at);
+        let window = window.ok_or(CUresult::ERROR_INVALID_VALUE)?;
+        window.map_foreign(at, physical, part)?;
+        let renewed = self.renew_tables();
+        renewed.inspect_err(|_| self.unmap_physical(at))
     }
 
     /// See [`engine::Client::physical_map`].

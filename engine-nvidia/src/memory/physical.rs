@@ -166,8 +166,15 @@ impl Allocation {
         }))
     }
 
+    pub(crate) const fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
     /// What another process can have it by.
-    fn export(&self) -> Result<OwnedFd, CUresult> {
+    ///
+    /// # Errors
+    /// The driver's status.
+    pub(crate) fn export(&self) -> Result<OwnedFd, CUresult> {
         let mut number: std::ffi::c_int = -1;
         // SAFETY: the pointer is to a local of the type that the driver writes for this kind of handle; the memory was made
         // to be exported as one.

@@ -20,7 +20,8 @@ const MOST_WINDOWS: usize = 1 << 12;
 #[derive(Debug)]
 pub(crate) struct ReachTable {
     /// Zeroed when it came, which is a table of nothing.
-    memory: Physical,
+    _memory: Physical,
+    address: u64,
     /// What was written.
     words: Vec<u64>,
     /// The same, in order, those side by side as one.
@@ -28,10 +29,11 @@ pub(crate) struct ReachTable {
 }
 
 impl ReachTable {
-    /// A table of nothing, in memory of its own with room for all that there may be.
-    pub(crate) const fn new(memory: Physical) -> Self {
+    /// A table of nothing, in memory of its own with room for all that there may be, at an address.
+    pub(crate) const fn new(memory: Physical, address: u64) -> Self {
         Self {
-            memory,
+            _memory: memory,
+            address,
             words: Vec::new(),
             windows: Vec::new(),
         }
@@ -39,7 +41,7 @@ impl ReachTable {
 
     /// Where it is.
     pub(crate) const fn address(&self) -> u64 {
-        self.memory.home().base
+        self.address
     }
 
     /// How many words of it there are.

@@ -3,9 +3,10 @@
 //! Made by the window of the client that shares it, kept by those that import it. Must not know who they are.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use cuda_abi::CUresult;
-use engine::Window;
+use engine::{ExportedMemory, MemoryPiece, Window};
 
 use crate::device::Device;
 use crate::memory::physical::Mapping;
@@ -23,7 +24,7 @@ pub(crate) struct SharedBlock {
 }
 
 impl SharedBlock {
-    /// A range, and the chunks that it lies in.
+    /// A range, and the chunks that it lies in, in order.
     pub(super) const fn new(
         range: Window,
         device: Arc<Device>,
@@ -49,6 +50,25 @@ impl SharedBlock {
     /// When it is cleared.
     pub(super) const fn cleared(&self) -> &Arc<ZeroFillProgress> {
         &self.cleared
+    }
+
+    /// See [`engine::Engine::export_memory`].
+    ///
+    /// # Errors
+    /// As [`ZeroFillProgress::wait_until_over`], and the driver's status.
+    pub(crate) fn export(&self, within: Duration) -> Result<ExportedMemory, CUresult> {
+        self.cleared.wait_until_over(within)?;
+        let export = |chunk: &Arc<Mapping>| {
+            Ok(MemoryPiece {
+                bytes: chunk.at().bytes,
+                descriptor: chunk.export()?,
+            })
+        };
+        let first = self.chunks.first().map_or(0, |chunk| chunk.at().base);
+        Ok(ExportedMemory {
+            pieces: self.chunks.iter().map(export).collect::<Result<_, _>>()?,
+            offset: self.range.base - first,
+        })
     }
 
     /// Whether a device reaches it.

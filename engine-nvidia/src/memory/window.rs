@@ -10,11 +10,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
 
 use cuda_abi::CUresult;
 use cuda_abi::types::*;
-use engine::{MemoryChunk, Observer, Owner, Window};
+use engine::{MemoryChunk, MemoryPiece, Observer, Owner, Window};
 
 use crate::device::Device;
 use crate::driver::Driver;
@@ -25,7 +24,7 @@ use crate::memory::physical::{Allocation, Mapping};
 use crate::memory::physical_mappings::{Physical, PhysicalMappings};
 use crate::memory::shared_block::SharedBlock;
 use crate::memory::spans::Spans;
-use crate::memory::zero_fill::ZeroFillProgress;
+use crate::memory::zero_fill::{PAUSE, ZeroFillProgress};
 use crate::sync::Handle;
 
 /// The most that a chunk is made larger than what was asked for, as long as the client has no more than that
@@ -35,9 +34,6 @@ const LARGEST_ROUNDING: u64 = 64 << 20;
 /// What a client may have mapped and not in use, beyond as much as it uses: its quota counts what it uses, and
 /// a granule in each of many chunks keeps them all.
 const MOST_UNUSED: u64 = 256 << 20;
-
-/// Between two looks whether memory is cleared, where that must be waited for.
-const PAUSE: Duration = Duration::from_micros(50);
 
 /// A client's addresses on one device.
 #[derive(Debug)]
@@ -182,6 +178,7 @@ impl DeviceWindow {
         for chunk in self.chunks.values() {
             chunk.reach(other, true)?;
         }
+        self.physical.let_foreign_be_reached(other)?;
         self.peers.push(Arc::clone(other));
         Ok(())
     }
@@ -434,10 +431,12 @@ impl DeviceWindow {
         let end = range.base + range.bytes;
         let chunks = self.chunks.range(..end).rev().map(|(_, chunk)| chunk);
         let chunks = chunks.take_while(|chunk| chunk.at().base + chunk.at().bytes > range.base);
+        let mut chunks: Vec<Arc<Mapping>> = chunks.cloned().collect();
+        chunks.reverse();
         Ok(SharedBlock::new(
             range,
             Arc::clone(&self.device),
-            chunks.cloned().collect(),
+            chunks,
             Arc::clone(&self.cleared),
         ))
     }
@@ -453,22 +452,54 @@ impl DeviceWindow {
         self.follow(block.cleared())
     }
 
-    /// See [`engine::Client::physical_create`].
+    /// See [`engine::Client::physical_create`]. Gives the memory, and where it is mapped for this process alone.
     ///
     /// # Errors
     /// CUDA_ERROR_OUT_OF_MEMORY, CUDA_ERROR_INVALID_VALUE for what is not granular.
-    pub(crate) fn create_physical(&mut self, bytes: u64) -> Result<Physical, CUresult> {
+    pub(crate) fn create_physical(&mut self, bytes: u64) -> Result<(Physical, Window), CUresult> {
         if bytes == 0 || !bytes.is_multiple_of(self.device.granularity()) {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
         let device = Arc::clone(&self.device);
         let made = (|| {
             let driver = device.enter()?;
-            let physical = Physical::new(&device, bytes, Arc::clone(&self.cleared))?;
-            self.clear(driver, physical.home())?;
-            Ok(physical)
+            let (physical, home) = Physical::new(&device, bytes, Arc::clone(&self.cleared))?;
+            self.clear(driver, home)?;
+            Ok((physical, home))
         })();
         device.confirm(made)
+    }
+
+    /// See [`engine::Client::foreign_import`].
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_VALUE for what is no piece of memory, and the driver's status.
+    pub(crate) fn import_foreign(&self, piece: &MemoryPiece) -> Result<Physical, CUresult> {
+        if piece.bytes == 0 || !piece.bytes.is_multiple_of(self.device.granularity()) {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        let imported = Physical::import(&self.device, piece, Arc::clone(&self.cleared));
+        self.device.confirm(imported)
+    }
+
+    /// See [`engine::Client::foreign_map`]. The range is of this window.
+    ///
+    /// # Errors
+    /// As [`DeviceWindow::map_physical`], and CUDA_ERROR_INVALID_VALUE for less than the whole piece.
+    pub(crate) fn map_foreign(
+        &mut self,
+        at: Window,
+        physical: &Arc<Physical>,
+        part: Window,
+    ) -> Result<(), CUresult> {
+        if at.bytes != physical.bytes() || !at.contains(part.base, part.bytes) {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        self.map_physical(at, physical, 0)?;
+        let reaching = [&self.device].into_iter().chain(&self.peers);
+        let shown = self.physical.show_part(at.base, part, reaching);
+        let shown = shown.inspect_err(|_| self.physical.unmap(at.base));
+        self.device.confirm(shown)
     }
 
     /// See [`engine::Client::physical_map`]. The range is of this window.

@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use cuda_abi::CUresult;
 use cuda_abi::types::*;
@@ -11,6 +12,9 @@ use cuda_abi::types::*;
 use crate::device::Device;
 use crate::driver::Driver;
 use crate::sync::Handle;
+
+/// Between two looks whether memory is cleared, where that must be waited for.
+pub(super) const PAUSE: Duration = Duration::from_micros(50);
 
 /// How far the clearing of a window's memory has got, for streams to wait on.
 #[derive(Debug)]
@@ -40,6 +44,22 @@ impl ZeroFillProgress {
     pub(crate) fn is_over(&self, driver: &Driver) -> bool {
         // SAFETY: the event is ours and alive.
         unsafe { driver.cuEventQuery(self.event.0) }.is_ok()
+    }
+
+    /// Waits until all clearing is over, so long at most.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_NOT_READY when it is not over by then, and what the device died of.
+    pub(super) fn wait_until_over(&self, within: Duration) -> Result<(), CUresult> {
+        let until = Instant::now() + within;
+        while !self.is_over(self.device.enter()?) {
+            self.device.probe()?;
+            if Instant::now() >= until {
+                return Err(CUresult::ERROR_NOT_READY);
+            }
+            std::thread::sleep(PAUSE);
+        }
+        Ok(())
     }
 
     /// Has streams wait for what a stream, in which memory is cleared, has to do by now.

@@ -330,6 +330,100 @@ pub fn a_shared_block_outlives_its_owner(engine: &dyn Engine) {
     assert_eq!(Guest::new(engine).client.free_memory(0), free);
 }
 
+/// Memory that a client shares is another process's as well, by descriptors: there clients reach the shared part of it, whatever
+/// became of its owner. This process takes the place of that one.
+pub fn exported_memory_is_reached_in_part(engine: &dyn Engine) {
+    let free = Guest::new(engine).client.free_memory(0);
+    let mut owner = Guest::new(engine);
+    let unit = 2 << 20;
+    let base = owner.commit(0, 2 * unit);
+    let before = noise(2 * unit, 6);
+    owner.upload(base, &before);
+    let range = Window {
+        base: base + 512,
+        bytes: unit,
+    };
+    let Ok(shared) = owner.client.share(range) else {
+        return; // The engine does not claim to.
+    };
+    let exported = match engine.export_memory(&shared, PATIENCE) {
+        Err(CUresult::ERROR_NOT_SUPPORTED) => return, // Nor to this.
+        exported => exported.expect("descriptors"),
+    };
+    let bytes: u64 = exported.pieces.iter().map(|piece| piece.bytes).sum();
+    assert!(exported.offset + range.bytes <= bytes);
+    drop(shared);
+
+    let mut user = Guest::new(engine);
+    let own = user.commit(0, GRANULE);
+    let reaches = |user: &mut Guest, from, bytes| {
+        user.copy(0, &linear(own, from, bytes));
+        user.wait(0)
+    };
+    let refused = Err(CUresult::ERROR_INVALID_VALUE);
+    let start = user.windows[0].base + user.windows[0].bytes / 4;
+    let mut at = start.next_multiple_of(unit);
+    let block = Window {
+        base: at + exported.offset,
+        bytes: range.bytes,
+    };
+    let end = block.base + block.bytes;
+    let mut mapped = Vec::new();
+    for piece in &exported.pieces {
+        let memory = user.client.foreign_import(0, piece).expect("its memory");
+        let place = Window {
+            base: at,
+            bytes: piece.bytes,
+        };
+        at += piece.bytes;
+        let first = place.base.max(block.base);
+        let part = Window {
+            base: first,
+            bytes: at.min(end) - first,
+        };
+        let short = Window {
+            bytes: place.bytes - unit,
+            ..place
+        };
+        let misfit = user.client.foreign_map(short, &memory, part);
+        assert_eq!(misfit, refused, "less than all of it");
+        let mapping = user.client.foreign_map(place, &memory, part);
+        assert_eq!(mapping, Ok(()));
+        assert_eq!(user.client.foreign_map(place, &memory, part), refused);
+        mapped.push(place);
+    }
+    let inside = &before[512..512 + unit as usize];
+    assert!(user.download(block.base, block.bytes) == inside);
+    let after = noise(block.bytes, 7);
+    user.upload(block.base, &after);
+    assert!(owner.download(range.base, range.bytes) == after);
+    for (from, bytes) in [
+        (block.base - 1, 1),
+        (end, 1),
+        (end - 8, 16),
+        (mapped[0].base, 64),
+    ] {
+        assert_eq!(reaches(&mut user, from, bytes), refused, "{from:#x}");
+    }
+    drop(owner);
+    assert!(
+        user.download(block.base, block.bytes) == after,
+        "the owner is gone"
+    );
+    for &place in &mapped {
+        assert_eq!(user.client.physical_access(place, 0, false), Ok(()));
+        user.client.physical_unmap(place);
+    }
+    assert_eq!(reaches(&mut user, block.base, 64), refused, "closed");
+    for piece in &exported.pieces {
+        let nowhere = u32::MAX;
+        assert!(user.client.foreign_import(nowhere, piece).is_err());
+    }
+    drop(exported);
+    drop(user);
+    assert_eq!(Guest::new(engine).client.free_memory(0), free);
+}
+
 /// Physical memory is seen at each of its mappings, by whom it was allowed to, and lives as long as
 /// one of them.
 pub fn physical_memory_is_seen_wherever_it_is_mapped(engine: &dyn Engine) {

@@ -31,7 +31,7 @@ macro_rules! for_each_case {
     ($callback:path, ($($head:tt)*)) => {
         $callback! { $($head)*
             memory: attaching_and_detaching_leaves_nothing committed_memory_is_zeroed_again
-                lent_memory_keeps_what_is_in_it windows_come_and_go a_shared_block_outlives_its_owner physical_memory_is_seen_wherever_it_is_mapped
+                lent_memory_keeps_what_is_in_it windows_come_and_go a_shared_block_outlives_its_owner exported_memory_is_reached_in_part physical_memory_is_seen_wherever_it_is_mapped
                 clients_cannot_reach_each_other looks_into_memory_are_checked what_is_not_committed_is_refused
                 ranges_that_make_no_sense_are_refused a_device_has_only_so_much;
             arrays: boxes_go_in_and_out arrays_that_make_no_sense_are_refused

@@ -2,7 +2,7 @@
 //! afterwards.
 //!
 //! A packet is declared once, in [`Packet`]'s table, its fields where they belong: [`attach`], [`limits`], [`account`], [`fault`], [`takeover`], [`view`],
-//! [`time_line`].
+//! [`time_line`], [`sharing`].
 //! Both directions come from there. Knows nothing of sockets.
 
 mod account;
@@ -11,6 +11,7 @@ mod fault;
 mod limits;
 mod packet;
 mod parts;
+mod sharing;
 mod takeover;
 mod time_line;
 mod version;
@@ -25,6 +26,7 @@ pub use fault::{FaultCount, Guilt};
 pub use limits::{Change, Group, Membership, NO_PARTITION};
 pub use packet::{PACKET_MAX, Packet, Unreadable};
 pub use parts::{command_output, remark, view_packets};
+pub use sharing::{SharedDevice, SharedObject};
 pub use takeover::Takeovers;
 pub use time_line::{RecordedClient, RecordedPart, TimeLineRequest};
 pub use version::{OtherMajor, VERSION, Version, fingerprint, negotiate};

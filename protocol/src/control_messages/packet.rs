@@ -10,6 +10,7 @@ use super::account::DeviceAccount;
 use super::attach::{Admit, Ending, Hello, Welcome};
 use super::fault::Guilt;
 use super::limits::{Change, Group};
+use super::sharing::SharedObject;
 use super::takeover::Takeovers;
 use super::time_line::{RecordedClient, RecordedPart};
 use super::version::{OtherMajor, VERSION, Version, negotiate};
@@ -240,6 +241,29 @@ alternatives! {
             /// Why, in words, for the log.
             text: String,
         } = 33,
+        /// Server to daemon: a client of a user opens what no client of this server shares. Daemon to the other servers that this user
+        /// has: the same, by a number of its own. They answer by [`Packet::ExportFound`] or [`Packet::ExportNotFound`], and so does
+        /// the daemon, if anybody: who has heard nothing after some seconds takes that for an answer.
+        SeekExport {
+            /// The number of the question.
+            question: u64,
+            /// The user.
+            uid: u32,
+            /// What the object is found by.
+            token: [u64; 4],
+        } = 34,
+        /// What was asked for. Its descriptors come with it.
+        ExportFound {
+            /// The number of the question.
+            question: u64,
+            /// What it is.
+            object: SharedObject,
+        } = 35,
+        /// Nobody has what was asked for, or it cannot be another server's.
+        ExportNotFound {
+            /// The number of the question.
+            question: u64,
+        } = 36,
     }
 }
 

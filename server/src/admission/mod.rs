@@ -22,8 +22,11 @@ use crate::admission::groups::Groups;
 use crate::event_queue::EventQueue;
 use crate::ipc::blocks::SharedBlocks;
 use crate::ipc::descriptors::Descriptors;
+use crate::ipc::elsewhere::{OtherServers, SeekElsewhere};
+use crate::ipc::event_links::EventLinks;
 use crate::ipc::events::SharedEvents;
 use crate::ipc::exports::{ExportRegistry, User, UserExports};
+use crate::ipc::for_others::ExportsForOthers;
 use crate::log::ClientLog;
 use crate::memory::address_account::InitialWindows;
 use crate::memory::client_memory::{Allowance, ClientMemory};
@@ -72,6 +75,12 @@ pub struct ServerResources {
     pub exports: Arc<ExportRegistry>,
     /// Descriptors that they were given.
     pub descriptors: Arc<Descriptors>,
+    /// The user's other servers, if there may be any.
+    pub other_servers: Option<Arc<OtherServers>>,
+    /// What is exported for those.
+    pub for_others: ExportsForOthers,
+    /// Events that are shared with those.
+    pub event_links: Arc<EventLinks>,
     /// What clients may have together.
     pub groups: Groups,
     /// Who may have contexts.
@@ -344,9 +353,16 @@ pub fn admit(
     let accounts = Arc::new(ClientAccounts::new(counted, memory_of_client.counts()));
     observer.set_accounts(accounts.clone());
     cancellation.set_accounts(accounts.clone());
+    let user = User::of(admit.uid, admit.session);
     let user_exports = UserExports {
         registry: host.exports.clone(),
-        user: User::of(admit.uid, admit.session),
+        elsewhere: match (&host.other_servers, user) {
+            (Some(servers), User::Known(uid)) => {
+                Some(Arc::new(SeekElsewhere::new(servers.clone(), uid)))
+            }
+            _ => None,
+        },
+        user,
         log: name.clone(),
     };
     Ok(Admitted {
@@ -363,7 +379,7 @@ pub fn admit(
             partition: membership.partition,
             is_alone: host.serves_one,
             shared_blocks: SharedBlocks::new(user_exports.clone()),
-            shared_events: SharedEvents::new(user_exports.clone()),
+            shared_events: SharedEvents::new(user_exports.clone(), host.event_links.clone()),
             virtual_memory: VirtualMemory::new(
                 user_exports,
                 host.descriptors.clone(),

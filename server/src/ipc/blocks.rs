@@ -1,8 +1,9 @@
 //! Blocks of device memory that clients share: those of this client that others may open, and those of others that it
 //! has open.
 //!
-//! Called by the session's operations and when it frees. Others' blocks are found by tokens (`exports`). Must not know
-//! quotas, rings or streams: the session says when no work uses a block any more.
+//! Called by the session's operations and when it frees. Others' blocks are found by tokens (`exports`): one of a client of
+//! this server lies where its owner has it, one of another server is mapped at addresses of this client's (`foreign_block`). Must
+//! not know quotas, rings or streams: the session says when no work uses a block any more.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -11,7 +12,10 @@ use cuda_abi::CUresult;
 use engine::{Client, Window};
 use protocol::operations::MemImportReply;
 
-use crate::ipc::exports::{Export, ExportedObject, Import, SharedBlock, Token, UserExports};
+use crate::ipc::elsewhere::ForeignObject;
+use crate::ipc::exports::{Export, ExportedObject, Found, Import, SharedBlock, Token, UserExports};
+use crate::ipc::foreign_block::MappedBlock;
+use crate::memory::backing::ClientBacking;
 use crate::memory::client_memory::{ClientMemory, MemoryBlock};
 use crate::session::observer::ClientObserver;
 
@@ -28,6 +32,8 @@ pub struct SharedBlocks {
     lingering: Vec<(MemoryBlock, Arc<SharedBlock>)>,
     /// Blocks of others that this client has open, by address.
     imports: BTreeMap<u64, OpenImport>,
+    /// Where those are that belong to clients of other servers.
+    elsewhere: HashMap<Token, u64>,
 }
 
 #[derive(Debug)]
@@ -39,11 +45,20 @@ struct ExportedBlock {
 /// Another client's block that this one has open.
 #[derive(Debug)]
 struct OpenImport {
-    import: Import,
+    memory: ImportedBlock,
+    reply: MemImportReply,
     /// How often it was opened and not closed for good.
     count: u64,
     /// How often of that it is about to be closed.
     closing: u64,
+}
+
+#[derive(Debug)]
+enum ImportedBlock {
+    /// Of a client of this server.
+    Here(Import),
+    /// Of a client of another one, which has it by this token.
+    Elsewhere(Token, MappedBlock),
 }
 
 impl SharedBlocks {
@@ -55,6 +70,7 @@ impl SharedBlocks {
             exports: HashMap::new(),
             lingering: Vec::new(),
             imports: BTreeMap::new(),
+            elsewhere: HashMap::new(),
         }
     }
 
@@ -102,35 +118,57 @@ impl SharedBlocks {
         &mut self,
         token: &Token,
         own_session: u64,
-        client: &mut dyn Client,
+        memory: &mut ClientMemory,
+        mut backing: ClientBacking<'_>,
     ) -> Result<MemImportReply, CUresult> {
-        let Some(ExportedObject::Block(block)) = self.user_exports.find(token) else {
-            return Err(CUresult::ERROR_INVALID_HANDLE);
-        };
-        if block.session == own_session {
-            return Err(CUresult::ERROR_INVALID_CONTEXT);
-        }
-        let reply = MemImportReply {
-            address: block.range.base,
-            bytes: block.range.bytes,
-            device: block.device,
-        };
-        if let Some(opened) = self.imports.get_mut(&reply.address) {
+        if let Some(address) = self.elsewhere.get(token)
+            && let Some(opened) = self.imports.get_mut(address)
+        {
             opened.count += 1;
-            return Ok(reply);
+            return Ok(opened.reply);
         }
-        if self.imports.len() >= MAX_IMPORTS {
-            return Err(CUresult::ERROR_OUT_OF_MEMORY);
+        let full = self.imports.len() >= MAX_IMPORTS;
+        let full = full.then_some(CUresult::ERROR_OUT_OF_MEMORY);
+        match self.user_exports.find(token) {
+            Some(Found::Here(ExportedObject::Block(block))) => {
+                if block.session == own_session {
+                    return Err(CUresult::ERROR_INVALID_CONTEXT);
+                }
+                if let Some(opened) = self.imports.get_mut(&block.range.base) {
+                    opened.count += 1;
+                    return Ok(opened.reply);
+                }
+                full.map_or(Ok(()), Err)?;
+                let import = block.import()?;
+                backing.0.import(&block.held)?;
+                let reply = MemImportReply {
+                    address: block.range.base,
+                    bytes: block.range.bytes,
+                    device: block.device,
+                };
+                self.add_import(ImportedBlock::Here(import), reply);
+                Ok(reply)
+            }
+            Some(Found::Elsewhere(ForeignObject::Block(block))) => {
+                full.map_or(Ok(()), Err)?;
+                let mapped = MappedBlock::map(block, memory, &mut backing)?;
+                let reply = mapped.reply();
+                self.elsewhere.insert(*token, reply.address);
+                self.add_import(ImportedBlock::Elsewhere(*token, mapped), reply);
+                Ok(reply)
+            }
+            _ => Err(CUresult::ERROR_INVALID_HANDLE),
         }
-        let import = block.import()?;
-        client.import(&block.held)?;
+    }
+
+    fn add_import(&mut self, memory: ImportedBlock, reply: MemImportReply) {
         let opened = OpenImport {
-            import,
+            memory,
+            reply,
             count: 1,
             closing: 0,
         };
         self.imports.insert(reply.address, opened);
-        Ok(reply)
     }
 
     /// Notes that another client's block is to be closed. [`Self::close_import`] does it once no work of this client
@@ -147,16 +185,27 @@ impl SharedBlocks {
         Ok(())
     }
 
-    /// Closes another client's block, which no work of this one uses any more.
-    pub fn close_import(&mut self, address: u64, client: &mut dyn Client) {
-        let Some(opened) = self.imports.get_mut(&address) else {
-            return;
-        };
+    /// Closes another client's block, which no work of this one uses any more. One of another server is only taken from
+    /// whatever this client begins from now on, and given back, to be [ended](MappedBlock::end) when all is over that it has begun
+    /// before.
+    #[must_use]
+    pub fn close_import(&mut self, address: u64, client: &mut dyn Client) -> Option<MappedBlock> {
+        let opened = self.imports.get_mut(&address)?;
         opened.closing -= 1;
         opened.count -= 1;
-        if opened.count == 0 {
-            client.close(&opened.import.block().held);
-            self.imports.remove(&address);
+        if opened.count > 0 {
+            return None;
+        }
+        match self.imports.remove(&address)?.memory {
+            ImportedBlock::Here(import) => {
+                client.close(&import.block().held);
+                None
+            }
+            ImportedBlock::Elsewhere(token, mapped) => {
+                self.elsewhere.remove(&token);
+                mapped.withdraw(client);
+                Some(mapped)
+            }
         }
     }
 

@@ -1,5 +1,5 @@
-//! Descriptors of physical memory that clients were given: each holds its memory until the last copy of it is
-//! closed, whoever has that, and whoever else has gone.
+//! Descriptors of physical memory that clients were given, and leases that other servers were: each holds its memory until the
+//! last copy of it is closed, whoever has that, and whoever else has gone.
 //!
 //! Memory counts for whoever allocated it while that client lives, and then for its group. What clients
 //! without a group leave behind counts for their user, who may have no more so than one client could have:
@@ -17,9 +17,12 @@ use rustix::process::{Resource, getrlimit};
 use transport::socket::Connection;
 use transport::token_descriptor;
 
-use crate::ipc::exports::{Export, ExportRegistry, ExportedObject, PhysicalMemory, Token, User};
+use crate::ipc::exports::{
+    Export, ExportRegistry, ExportedObject, Import, PhysicalMemory, Token, User,
+};
+use crate::ipc::shared_event::EventPart;
 
-/// Descriptors that one client may have been given, as long as they are open.
+/// Descriptors that one client may have been given, or others of its memory, as long as they are open.
 const ONE_CLIENT: usize = 1 << 12;
 
 /// What part of this process's descriptors all of them may use.
@@ -49,9 +52,30 @@ struct IssuedDescriptors {
 #[derive(Debug)]
 pub struct IssuedDescriptor {
     session: u64,
-    memory: Arc<PhysicalMemory>,
-    _offer: Export,
-    _ours: OwnedFd,
+    holds: Holds,
+    ours: OwnedFd,
+}
+
+#[derive(Debug)]
+enum Holds {
+    /// What whoever has a copy finds by the token in it.
+    Offered(
+        Arc<PhysicalMemory>,
+        #[expect(dead_code, reason = "kept for its drop")] Export,
+    ),
+    /// What another server uses.
+    Leased(Leased),
+}
+
+/// What another server uses for clients of its own.
+#[derive(Debug)]
+pub enum Leased {
+    /// A block.
+    Block(#[expect(dead_code, reason = "kept for its drop")] Import),
+    /// Physical memory.
+    Physical(#[expect(dead_code, reason = "kept for its drop")] Arc<PhysicalMemory>),
+    /// An event.
+    Event(EventPart),
 }
 
 /// What memory counts for its user when its allocator has gone.
@@ -121,8 +145,38 @@ impl Descriptors {
         let mut state = self.state.lock();
         // Asked with the lock held, under which `charge_orphan` says so.
         let beyond = memory.orphan.get().is_some_and(Option::is_none);
+        if beyond {
+            return Err(CUresult::ERROR_OUT_OF_MEMORY);
+        }
+        let holds = Holds::Offered(memory.clone(), offer);
+        self.add(&mut state, session, ours, holds)?;
+        drop(state);
+        // If it cannot be sent, nobody has it, and it goes as any other that is closed.
+        token_descriptor::send(to, token, &theirs).map_err(failed)?;
+        Ok(token)
+    }
+
+    /// Makes a descriptor by which another server keeps what a session's client shares.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_OUT_OF_MEMORY when there are too many, CUDA_ERROR_OPERATING_SYSTEM.
+    pub fn lease(&self, session: u64, token: Token, leased: Leased) -> Result<OwnedFd, CUresult> {
+        let made = token_descriptor::make(token);
+        let (ours, theirs) = made.map_err(|_| CUresult::ERROR_OPERATING_SYSTEM)?;
+        let mut state = self.state.lock();
+        self.add(&mut state, session, ours, Holds::Leased(leased))?;
+        Ok(theirs)
+    }
+
+    fn add(
+        &self,
+        state: &mut IssuedDescriptors,
+        session: u64,
+        ours: OwnedFd,
+        holds: Holds,
+    ) -> Result<(), CUresult> {
         let count = state.counts.get(&session).copied().unwrap_or(0);
-        if beyond || count >= ONE_CLIENT || state.given.len() >= self.most {
+        if count >= ONE_CLIENT || state.given.len() >= self.most {
             return Err(CUresult::ERROR_OUT_OF_MEMORY);
         }
         state.last += 1;
@@ -133,15 +187,11 @@ impl Descriptors {
         *state.counts.entry(session).or_default() += 1;
         let given = IssuedDescriptor {
             session,
-            memory: memory.clone(),
-            _offer: offer,
-            _ours: ours,
+            holds,
+            ours,
         };
         state.given.insert(number, given);
-        drop(state);
-        // If it cannot be sent, nobody has it, and it goes as any other that is closed.
-        token_descriptor::send(to, token, &theirs).map_err(failed)?;
-        Ok(token)
+        Ok(())
     }
 
     /// Takes what nobody has a copy of any more.
@@ -161,7 +211,13 @@ impl Descriptors {
             let data = event.data;
             data.u64()
         });
-        numbers.filter_map(|number| state.remove(number)).collect()
+        let closed: Vec<IssuedDescriptor> =
+            numbers.filter_map(|number| state.remove(number)).collect();
+        for descriptor in &closed {
+            // Else it would go on telling until it is dropped, which may take time.
+            let _ = epoll::delete(&self.epoll, &descriptor.ours);
+        }
+        closed
     }
 
     /// The allocator of memory has gone, which could have so many bytes of the device at most. Says whether
@@ -185,7 +241,11 @@ impl Descriptors {
         drop(all);
         let refused = memory.orphan.set(left).is_err();
         if !fits {
-            let of_it = |(_, given): &(&u64, &IssuedDescriptor)| Arc::ptr_eq(&given.memory, memory);
+            // What another server uses it does, as clients here that have it.
+            let of_it = |(_, given): &(&u64, &IssuedDescriptor)| match &given.holds {
+                Holds::Offered(offered, _) => Arc::ptr_eq(offered, memory),
+                Holds::Leased(_) => false,
+            };
             let numbers: Vec<u64> = state
                 .given
                 .iter()
@@ -199,9 +259,50 @@ impl Descriptors {
     }
 }
 
+impl Drop for Descriptors {
+    /// The server ends, and those who have something of it do not.
+    fn drop(&mut self) {
+        for given in self.state.get_mut().given.values_mut() {
+            if let Holds::Leased(Leased::Event(part)) = &mut given.holds {
+                part.leave_open();
+            }
+        }
+    }
+}
+
 /// Becomes readable when [`Descriptors::take_closed`] has something to give.
 impl AsFd for Descriptors {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.epoll.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::ipc::event_links::EventLinks;
+    use crate::ipc::shared_event::SharedEvent;
+
+    #[test]
+    fn what_is_closed_is_told_once_however_long_it_takes_to_go() {
+        let descriptors = Descriptors::new().unwrap();
+        let links = Arc::new(EventLinks::new().unwrap());
+        let event = Arc::new(SharedEvent::new(1));
+        let tells = |patience: u64| {
+            let patience = Some(Duration::from_millis(patience));
+            transport::socket::poll(&[descriptors.as_fd()], patience).unwrap()[0]
+        };
+        let part = event.export(&links).unwrap().part;
+        let lease = descriptors.lease(1, [1; 4], Leased::Event(part)).unwrap();
+        assert!(!tells(0));
+        drop(lease);
+        assert!(tells(20_000));
+        let closed = descriptors.take_closed();
+        assert_eq!(closed.len(), 1);
+        assert!(!tells(0), "as long as it is there");
+        drop(closed);
+        assert!(!tells(0) && descriptors.take_closed().is_empty());
     }
 }

@@ -9,7 +9,10 @@ use std::sync::Arc;
 use cuda_abi::CUresult;
 use protocol::operations::{At, EventMarkReply, SHARED_EVENT_SLOTS};
 
-use crate::ipc::exports::{Export, ExportedObject, SharedEvent, Token, UserExports};
+use crate::ipc::elsewhere::ForeignObject;
+use crate::ipc::event_links::EventLinks;
+use crate::ipc::exports::{Export, ExportedObject, Found, Token, UserExports};
+use crate::ipc::shared_event::SharedEvent;
 use crate::session::observer::ClientObserver;
 use crate::stream_scheduler::completion::{CompletionTracker, shared_event};
 
@@ -21,6 +24,7 @@ const MAX_MARKS: usize = 1 << 14;
 #[derive(Debug)]
 pub struct SharedEvents {
     user_exports: UserExports,
+    links: Arc<EventLinks>,
     slots: Vec<Option<OpenEvent>>,
     /// Records of shared events that have a number and are not in a stream yet.
     marks: Vec<EventMark>,
@@ -52,9 +56,10 @@ impl Drop for EventMark {
 impl SharedEvents {
     /// Of a client that shares none yet.
     #[must_use]
-    pub fn new(user_exports: UserExports) -> Self {
+    pub fn new(user_exports: UserExports, links: Arc<EventLinks>) -> Self {
         Self {
             user_exports,
+            links,
             slots: Vec::new(),
             marks: Vec::new(),
             in_streams: Vec::new(),
@@ -72,7 +77,7 @@ impl SharedEvents {
     /// # Errors
     /// CUDA_ERROR_OUT_OF_MEMORY when all are taken.
     pub fn create(&mut self, observer: &Arc<ClientObserver>) -> Result<u32, CUresult> {
-        self.add(observer, Arc::default())
+        self.add(observer, Arc::new(SharedEvent::new(observer.session())))
     }
 
     /// Gives an event a slot.
@@ -121,14 +126,19 @@ impl SharedEvents {
     /// Opens another client's event.
     ///
     /// # Errors
-    /// CUDA_ERROR_INVALID_HANDLE when there is none of this token, CUDA_ERROR_OUT_OF_MEMORY when all slots are taken.
+    /// CUDA_ERROR_INVALID_HANDLE when there is none of this token, CUDA_ERROR_OUT_OF_MEMORY when all slots are taken, and as
+    /// [`SharedEvent::import`].
     pub fn import(
         &mut self,
         observer: &Arc<ClientObserver>,
         token: &Token,
     ) -> Result<u32, CUresult> {
         match self.user_exports.find(token) {
-            Some(ExportedObject::Event(event)) => self.add(observer, event),
+            Some(Found::Here(ExportedObject::Event(event))) => self.add(observer, event),
+            Some(Found::Elsewhere(ForeignObject::Event(foreign))) => {
+                let event = SharedEvent::import(foreign, &self.links)?;
+                self.add(observer, event)
+            }
             _ => Err(CUresult::ERROR_INVALID_HANDLE),
         }
     }
@@ -157,14 +167,14 @@ impl SharedEvents {
     /// Says how far an event is, after a new record if one is wanted.
     ///
     /// # Errors
-    /// CUDA_ERROR_INVALID_HANDLE, and CUDA_ERROR_OUT_OF_MEMORY for more records than are posted.
+    /// CUDA_ERROR_INVALID_HANDLE, and CUDA_ERROR_OUT_OF_MEMORY for more records than are posted or under way.
     pub fn mark(&mut self, slot: u32, record: bool) -> Result<EventMarkReply, CUresult> {
         let event = self.open_event(slot)?.event.clone();
         if record {
             if self.marks.len() >= MAX_MARKS {
                 return Err(CUresult::ERROR_OUT_OF_MEMORY);
             }
-            let number = event.record();
+            let number = event.record()?;
             self.marks.push(EventMark {
                 event: event.clone(),
                 number,

@@ -1,12 +1,12 @@
-//! What clients of one server share: blocks of device memory, physical memory and events, each found
-//! by a token that nobody can guess.
+//! What clients of this server share: blocks of device memory, physical memory and events, each found
+//! by a token that nobody can guess. What nobody shares here may be found at another server of the user's (`elsewhere`).
 //!
 //! A token belongs to a user: another user's client finds nothing by it, whoever gave it the token.
 //! What is shared lives until the last who uses it is gone, whoever made it.
 //!
 //! Knows nothing of sessions but how to wake one.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::io::Read;
 use std::sync::{Arc, OnceLock, Weak};
 
@@ -16,9 +16,10 @@ use parking_lot::Mutex;
 
 use crate::admission::groups::GroupCharge;
 use crate::ipc::descriptors::OrphanedMemory;
+use crate::ipc::elsewhere::{ForeignObject, Lease, SeekElsewhere};
+use crate::ipc::shared_event::SharedEvent;
 use crate::log::ClientLog;
 use crate::session::observer::ClientObserver;
-use crate::stream_scheduler::completion::shared_event;
 
 /// 256 random bits.
 pub type Token = [u64; 4];
@@ -132,8 +133,19 @@ pub struct UserExports {
     pub registry: Arc<ExportRegistry>,
     /// The user.
     pub user: User,
+    /// How the client's other servers are asked, if there may be any.
+    pub elsewhere: Option<Arc<SeekElsewhere>>,
     /// The client, for log lines.
     pub log: ClientLog,
+}
+
+/// What was found by a token.
+#[derive(Debug)]
+pub enum Found {
+    /// A client of this server shares it.
+    Here(ExportedObject),
+    /// A client of another server does.
+    Elsewhere(ForeignObject),
 }
 
 impl UserExports {
@@ -145,15 +157,18 @@ impl UserExports {
         self.registry.offer(self.user, object)
     }
 
-    /// What one of the user's clients offers by this token.
+    /// What one of the user's clients offers by this token, here or elsewhere. May wait for other servers.
     #[must_use]
-    pub fn find(&self, token: &Token) -> Option<ExportedObject> {
-        let found = self.registry.find(self.user, token);
+    pub fn find(&self, token: &Token) -> Option<Found> {
+        let here = self.registry.find(self.user, token).map(Found::Here);
+        let found = here.or_else(|| {
+            let elsewhere = self.elsewhere.as_ref()?.seek(*token);
+            elsewhere.map(Found::Elsewhere)
+        });
         if found.is_none() {
             // The client knows no more than that the handle is wrong.
             self.log.line(
-                "it opens memory or an event that no client of this server shares. Where clients have several contexts \
-                 (--contexts), programs that share are to be started with the same OPENMPS_JOB",
+                "it opens memory or an event that no client of its user shares, or not with clients of other contexts",
             );
         }
         found
@@ -280,6 +295,19 @@ pub struct PhysicalMemory {
     pub charge: PhysicalCharge,
 }
 
+impl PhysicalMemory {
+    /// Memory that was just made, or had from another server.
+    #[must_use]
+    pub const fn new(held: MemoryHandle, charge: PhysicalCharge) -> Self {
+        Self {
+            held,
+            group_charge: OnceLock::new(),
+            orphan: OnceLock::new(),
+            charge,
+        }
+    }
+}
+
 /// What physical memory counts for its allocator until the last who has it lets go.
 #[derive(Debug)]
 pub struct PhysicalCharge {
@@ -287,16 +315,41 @@ pub struct PhysicalCharge {
     pub device: u32,
     /// Its size.
     pub bytes: u64,
-    /// Where the allocator learns that it counts no more.
-    pub returned: Arc<Returned>,
-    /// The allocator.
-    pub owner: Arc<ClientObserver>,
+    /// Whom it counts for.
+    pub payer: Payer,
+}
+
+/// Whom physical memory counts for.
+#[derive(Debug)]
+pub enum Payer {
+    /// A client of this server's, which allocated it.
+    Client {
+        /// Where it learns that the memory counts no more.
+        returned: Arc<Returned>,
+        /// The client.
+        owner: Arc<ClientObserver>,
+    },
+    /// A client of another server, which knows by this how long it does.
+    Elsewhere(#[expect(dead_code, reason = "kept for its drop")] Lease),
+}
+
+impl PhysicalCharge {
+    /// The session whose it is; none of this server's is 0.
+    #[must_use]
+    pub fn session(&self) -> u64 {
+        match &self.payer {
+            Payer::Client { owner, .. } => owner.session(),
+            Payer::Elsewhere(_) => 0,
+        }
+    }
 }
 
 impl Drop for PhysicalCharge {
     fn drop(&mut self) {
-        self.returned.0.lock().push((self.device, self.bytes));
-        self.owner.wake();
+        if let Payer::Client { returned, owner } = &self.payer {
+            returned.0.lock().push((self.device, self.bytes));
+            owner.wake();
+        }
     }
 }
 
@@ -309,85 +362,6 @@ impl Returned {
     #[must_use]
     pub fn drain(&self) -> Vec<(u32, u64)> {
         std::mem::take(&mut *self.0.lock())
-    }
-}
-
-/// An event that several clients record and wait for.
-///
-/// Each record has a number. The event has reached all records up to a number are past.
-#[derive(Debug, Default)]
-pub struct SharedEvent {
-    state: Mutex<EventState>,
-}
-
-#[derive(Debug, Default)]
-struct EventState {
-    recorded: u64,
-    completed: u64,
-    /// Records that are past, beyond `completed`: runs of them, the last number of each by the first.
-    /// Between two runs is a record that somebody has, so there are no more runs than those.
-    ahead: BTreeMap<u64, u64>,
-    /// Sessions that have it, and the slot that it has there.
-    watchers: Vec<(Weak<ClientObserver>, u32)>,
-}
-
-impl EventState {
-    fn signal_importer(&self, shared: &ClientObserver, slot: u32) {
-        if shared.progress.complete(shared_event(slot), self.completed) {
-            shared.publisher.ring_self();
-        }
-    }
-}
-
-impl SharedEvent {
-    /// Takes the number of a new record.
-    pub fn record(&self) -> u64 {
-        let mut state = self.state.lock();
-        state.recorded += 1;
-        state.recorded
-    }
-
-    /// The number of the last record, and how far the event has come.
-    #[must_use]
-    pub fn progress(&self) -> (u64, u64) {
-        let state = self.state.lock();
-        (state.recorded, state.completed)
-    }
-
-    /// A record is past.
-    pub fn complete(&self, number: u64) {
-        let mut state = self.state.lock();
-        let last = state.ahead.remove(&(number + 1)).unwrap_or(number);
-        if state.completed + 1 != number {
-            match state.ahead.range_mut(..number).next_back() {
-                Some((_, end)) if *end + 1 == number => *end = last,
-                _ => drop(state.ahead.insert(number, last)),
-            }
-            return;
-        }
-        state.completed = last;
-        state
-            .watchers
-            .retain(|(shared, _)| shared.strong_count() > 0);
-        for (shared, slot) in &state.watchers {
-            if let Some(shared) = shared.upgrade() {
-                state.signal_importer(&shared, *slot);
-            }
-        }
-    }
-
-    /// From now on a session is told how far it is, in a slot.
-    pub fn watch(&self, shared: &Arc<ClientObserver>, slot: u32) {
-        let mut state = self.state.lock();
-        state.watchers.push((Arc::downgrade(shared), slot));
-        state.signal_importer(shared, slot);
-    }
-
-    /// From now on it is not.
-    pub fn unwatch(&self, shared: &Arc<ClientObserver>, slot: u32) {
-        self.state.lock().watchers.retain(|(other, at)| {
-            *at != slot || !std::ptr::eq(other.as_ptr(), Arc::as_ptr(shared))
-        });
     }
 }
 
@@ -426,40 +400,5 @@ mod tests {
         assert!(sharing.find(one, &offer.token()).is_some(), "its own");
         assert!(sharing.find(other, &offer.token()).is_none());
         assert_eq!(User::of(1000, 1), User::of(1000, 2));
-    }
-
-    #[test]
-    fn an_event_comes_as_far_as_all_of_its_records_are_past() {
-        let event = SharedEvent::default();
-        let [one, two, three] = [event.record(), event.record(), event.record()];
-        assert_eq!((one, two, three), (1, 2, 3));
-        event.complete(two);
-        assert_eq!(event.progress(), (3, 0));
-        event.complete(one);
-        assert_eq!(event.progress(), (3, 2));
-        event.complete(three);
-        assert_eq!(event.progress(), (3, 3));
-    }
-
-    #[test]
-    fn records_behind_one_that_never_passes_take_no_room() {
-        let event = SharedEvent::default();
-        let first = event.record();
-        let runs = |event: &SharedEvent| event.state.lock().ahead.len();
-        for _ in 0..10_000 {
-            let number = event.record();
-            event.complete(number);
-            assert_eq!(runs(&event), 1);
-        }
-        // In any order: each that is missing parts two runs at most.
-        let [a, b, c, d] = [(); 4].map(|()| event.record());
-        for (number, expected) in [(b, 2), (d, 3), (c, 2), (a, 1)] {
-            event.complete(number);
-            assert_eq!(runs(&event), expected);
-        }
-        assert_eq!(event.progress(), (10_005, 0));
-        event.complete(first);
-        assert_eq!(event.progress(), (10_005, 10_005));
-        assert_eq!(runs(&event), 0);
     }
 }

@@ -78,6 +78,15 @@ impl MainLoop {
                             self.record_client(&running.cancellation, time_line, socket);
                         }
                     }
+                    Ok(Packet::SeekExport {
+                        question,
+                        uid,
+                        token,
+                    }) => self.export_for_another(question, uid, token),
+                    Ok(Packet::ExportFound { question, object }) => {
+                        self.found_elsewhere(question, Some((object, fds)));
+                    }
+                    Ok(Packet::ExportNotFound { question }) => self.found_elsewhere(question, None),
                     Ok(Packet::Group(group)) => self.set_group(group, fds),
                     Ok(Packet::GroupGone { group }) => {
                         if let Some((turn, group)) = self.sessions.host.groups.remove(group) {
@@ -143,6 +152,10 @@ impl MainLoop {
                 self.report_end(admit.session, Ending::Failed, Vec::new());
             }
             Ok(Packet::Group(group)) => self.set_group(group, Vec::new()),
+            Ok(Packet::ExportFound { question, .. }) => {
+                self.log_line("Another server's memory was not opened: the server has no descriptor left for it; raise its limit of open files");
+                self.found_elsewhere(question, None);
+            }
             _ => {
                 self.log_line("The daemon sent a packet whose descriptors are lost; it is ignored");
             }
@@ -247,10 +260,10 @@ impl MainLoop {
         self.send_when_it_reads(Unsent::new(packet));
     }
 
-    /// As [`MainLoop::send`], with a descriptor.
-    pub(super) fn send_with(&mut self, packet: &Packet, descriptor: Option<OwnedFd>) {
+    /// As [`MainLoop::send`], with descriptors.
+    pub(super) fn send_with(&mut self, packet: &Packet, descriptors: Vec<OwnedFd>) {
         self.send_when_it_reads(Unsent {
-            descriptor,
+            descriptors,
             ..Unsent::new(packet)
         });
     }
@@ -273,7 +286,7 @@ impl MainLoop {
     pub(super) fn send_unsent(&mut self) {
         let waited = self.unsent.len() > 1;
         while let Some(first) = self.unsent.front() {
-            let descriptors: Vec<_> = first.descriptor.iter().map(AsFd::as_fd).collect();
+            let descriptors: Vec<_> = first.descriptors.iter().map(AsFd::as_fd).collect();
             let sent = self.connection.try_send(&first.packet, &descriptors);
             if sent.is_err_and(|error| error.would_wait()) {
                 break;

@@ -26,6 +26,9 @@ use crate::admission::groups::Groups;
 use crate::admission::session_thread::Sessions;
 use crate::event_queue::{EventQueue, ServerEvent};
 use crate::ipc::descriptors::Descriptors;
+use crate::ipc::elsewhere::OtherServers;
+use crate::ipc::event_links::EventLinks;
+use crate::ipc::for_others::ExportsForOthers;
 use crate::log::Log;
 use crate::main_loop::unsent::Unsent;
 use crate::memory::file_receiver::FileReceiver;
@@ -35,6 +38,7 @@ use crate::memory::server_budget::ServerMemoryBudget;
 
 mod clients;
 mod daemon_packets;
+mod other_servers;
 mod rest;
 mod unsent;
 mod watchdog;
@@ -76,8 +80,9 @@ const LAST_WORDS: Duration = Duration::from_secs(1);
 /// Events, by the number in the kernel's event.
 const DAEMON: u64 = 0;
 const EVENTS: u64 = 1;
-/// The last number that there is.
+/// The last numbers that there are.
 const DESCRIPTORS: u64 = u64::MAX;
+const EVENT_LINKS: u64 = u64::MAX - 1;
 /// From here on a session's number, twice: for its process and, plus one, for its socket.
 const FIRST_SESSION: u64 = 2;
 
@@ -110,6 +115,8 @@ pub struct Settings {
     pub serves_one: bool,
     /// How long nothing may end on a device that has work before that is said.
     pub watchdog: Option<Duration>,
+    /// The user may have other servers, and the daemon passes questions to them on.
+    pub has_others: bool,
 }
 
 impl Default for Settings {
@@ -120,6 +127,7 @@ impl Default for Settings {
             files: FileReceiver::Server,
             serves_one: false,
             watchdog: Some(WATCHDOG_PATIENCE),
+            has_others: false,
         }
     }
 }
@@ -158,16 +166,27 @@ pub fn run_with(
     };
     let watchdog = Watchdog::new(settings.watchdog, engine.devices().len());
     let pinned = HostMemoryBudget::of_this_machine(engine.machine_memory());
+    let descriptors = Arc::new(Descriptors::new()?);
+    let event_links = Arc::new(EventLinks::new()?);
+    let events = Arc::new(EventQueue::new()?);
+    let others = OtherServers::new(events.clone(), engine.devices());
     // Where clients go over, sessions have threads that end with the process: nothing of theirs is to be dropped before.
     let mut main_loop = ManuallyDrop::new(MainLoop {
         epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?,
         running: HashMap::new(),
         sessions: Arc::new(Sessions {
             host: Arc::new(ServerResources {
+                for_others: ExportsForOthers::new(
+                    engine.clone(),
+                    descriptors.clone(),
+                    event_links.clone(),
+                ),
                 engine,
-                events: Arc::new(EventQueue::new()?),
+                events,
                 exports: Arc::default(),
-                descriptors: Arc::new(Descriptors::new()?),
+                other_servers: settings.has_others.then(|| Arc::new(others)),
+                event_links,
+                descriptors,
                 groups: Groups::default(),
                 compute_modes: settings.compute_modes.into(),
                 host_memory: pinned,
@@ -196,6 +215,8 @@ pub fn run_with(
     main_loop.watch(&*main_loop.sessions.host.events, EVENTS, EventFlags::IN)?;
     let descriptors = main_loop.sessions.host.descriptors.as_fd();
     main_loop.watch(descriptors, DESCRIPTORS, EventFlags::IN)?;
+    let event_links = main_loop.sessions.host.event_links.as_fd();
+    main_loop.watch(event_links, EVENT_LINKS, EventFlags::IN)?;
     main_loop.connection.send(&ready.encode(), &[])?;
     log.line(false, "Server has started");
     let time_lines = main_loop.sessions.time_lines.clone();
@@ -286,10 +307,13 @@ impl MainLoop {
                         self.send_unsent();
                     }
                     EVENTS => self.drain_events(),
+                    EVENT_LINKS => self.sessions.host.event_links.hand_on(),
                     DESCRIPTORS => {
                         let closed = self.sessions.host.descriptors.take_closed();
-                        // The memory may have to be waited for.
-                        self.spawn_task(move |_, _| drop(closed));
+                        if !closed.is_empty() {
+                            // The memory may have to be waited for.
+                            self.spawn_task(move |_, _| drop(closed));
+                        }
                     }
                     number => self.end_client(number - FIRST_SESSION),
                 }
@@ -425,7 +449,7 @@ impl MainLoop {
                         base: at.base,
                         bytes: at.bytes,
                     };
-                    self.send_with(&packet, Some(descriptor));
+                    self.send_with(&packet, vec![descriptor]);
                 }
                 ServerEvent::ChunkGone(session, device, base) => {
                     self.send(&Packet::ChunkGone {
@@ -446,7 +470,7 @@ impl MainLoop {
                         base: window.base,
                         bytes: window.bytes,
                     };
-                    self.send_with(&packet, file);
+                    self.send_with(&packet, file.into_iter().collect());
                 }
                 ServerEvent::WindowGone(session, base) => {
                     self.send(&Packet::WindowGone { session, base });
@@ -478,6 +502,14 @@ impl MainLoop {
                     if let Some(running) = self.running.get(&session) {
                         running.cancellation.end(Ending::KernelTime);
                     }
+                }
+                ServerEvent::SeekExport {
+                    question,
+                    uid,
+                    token,
+                } => self.seek_elsewhere(question, uid, token),
+                ServerEvent::ExportAnswer { question, found } => {
+                    self.answer_another(question, found);
                 }
                 ServerEvent::Changed {
                     request,

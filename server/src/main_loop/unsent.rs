@@ -14,7 +14,7 @@ use crate::session::observer::Cancellation;
 pub(super) struct Unsent {
     pub(super) packet: Vec<u8>,
     /// What goes with it.
-    pub(super) descriptor: Option<OwnedFd>,
+    pub(super) descriptors: Vec<OwnedFd>,
     /// Who waits until the daemon has it.
     pub(super) told: Option<Arc<Cancellation>>,
 }
@@ -23,7 +23,7 @@ impl Unsent {
     pub(super) fn new(packet: &Packet) -> Self {
         Self {
             packet: packet.encode(),
-            descriptor: None,
+            descriptors: Vec::new(),
             told: None,
         }
     }

@@ -6,7 +6,7 @@
 //! says when no work uses a mapping any more.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, Weak};
 
 use cuda_abi::CUresult;
 use engine::arena::GRANULE;
@@ -18,8 +18,9 @@ use protocol::operations::{
 use transport::socket::Connection;
 
 use crate::ipc::descriptors::Descriptors;
+use crate::ipc::elsewhere::ForeignObject;
 use crate::ipc::exports::{
-    ExportedObject, PhysicalCharge, PhysicalMemory, Returned, Token, UserExports,
+    ExportedObject, Found, Payer, PhysicalCharge, PhysicalMemory, Returned, Token, UserExports,
 };
 use crate::log::ClientLog;
 use crate::memory::backing::ClientBacking;
@@ -177,15 +178,12 @@ impl VirtualMemory {
         let charge = PhysicalCharge {
             device,
             bytes,
-            returned: self.returned.clone(),
-            owner: owner.clone(),
+            payer: Payer::Client {
+                returned: self.returned.clone(),
+                owner: owner.clone(),
+            },
         };
-        let physical = Arc::new(PhysicalMemory {
-            held,
-            group_charge: OnceLock::new(),
-            orphan: OnceLock::new(),
-            charge,
-        });
+        let physical = Arc::new(PhysicalMemory::new(held, charge));
         self.charged.push(Arc::downgrade(&physical));
         self.physical.insert(handle, physical);
         Ok(())
@@ -242,12 +240,27 @@ impl VirtualMemory {
     /// Takes physical memory of another client.
     ///
     /// # Errors
-    /// CUDA_ERROR_INVALID_VALUE for a handle that there is, or a token of none; CUDA_ERROR_OUT_OF_MEMORY for too many.
-    pub fn import(&mut self, request: &PhysicalImport) -> Result<PhysicalImportReply, CUresult> {
+    /// CUDA_ERROR_INVALID_VALUE for a handle that there is, or a token of none; CUDA_ERROR_OUT_OF_MEMORY for too many; and what
+    /// the engine says of another server's.
+    pub fn import(
+        &mut self,
+        request: &PhysicalImport,
+        client: &mut dyn Client,
+    ) -> Result<PhysicalImportReply, CUresult> {
         let PhysicalImport { handle, token } = *request;
         self.check_new_handle(handle)?;
-        let Some(ExportedObject::Physical(memory)) = self.user_exports.find(&token) else {
-            return Err(INVALID);
+        let memory = match self.user_exports.find(&token) {
+            Some(Found::Here(ExportedObject::Physical(memory))) => memory,
+            Some(Found::Elsewhere(ForeignObject::Physical(device, piece, lease))) => {
+                let held = client.foreign_import(device, &piece)?;
+                let charge = PhysicalCharge {
+                    device,
+                    bytes: piece.bytes,
+                    payer: Payer::Elsewhere(lease),
+                };
+                Arc::new(PhysicalMemory::new(held, charge))
+            }
+            _ => return Err(INVALID),
         };
         let reply = PhysicalImportReply {
             bytes: memory.charge.bytes,

@@ -8,6 +8,7 @@ use protocol::operations::{Opcode, StreamCreate, TextureDestroy};
 use transport::ring::Record;
 
 use crate::code::arrays::ArrayCharge;
+use crate::ipc::foreign_block::MappedBlock;
 use crate::memory::client_memory::MemoryBlock;
 
 /// How a session came to its end.
@@ -59,6 +60,8 @@ pub enum DeferredAction {
     Unreserve(u32, Window),
     /// Close another client's block.
     CloseImport(u64),
+    /// Take a block of another server's client away.
+    EndImport(MappedBlock),
     /// Free the slot of a shared event.
     CloseEvent(u32),
     /// Let a semaphore of another interface go.

@@ -161,8 +161,9 @@ impl Operations for Session {
         _: &mut Vec<u8>,
     ) -> Result<MemImportReply, CUresult> {
         let session = self.observer.session();
+        let backing = ClientBacking(&mut *self.client, &self.addresses);
         self.shared_blocks
-            .import(&request.token, session, &mut *self.client)
+            .import(&request.token, session, &mut self.memory, backing)
     }
 
     fn mem_close(&mut self, request: &MemClose, _: &[u8]) -> Result<(), CUresult> {
@@ -318,7 +319,7 @@ impl Operations for Session {
         _: &[u8],
         _: &mut Vec<u8>,
     ) -> Result<PhysicalImportReply, CUresult> {
-        self.virtual_memory.import(request)
+        self.virtual_memory.import(request, &mut *self.client)
     }
 
     fn file_map(

@@ -44,8 +44,12 @@ impl Session {
             }
             DeferredAction::Unreserve(device, at) => self.unreserve(device, at),
             DeferredAction::CloseImport(address) => {
-                self.shared_blocks.close_import(address, &mut *self.client);
+                let closed = self.shared_blocks.close_import(address, &mut *self.client);
+                if let Some(block) = closed {
+                    self.defer(DeferredAction::EndImport(block));
+                }
             }
+            DeferredAction::EndImport(block) => block.end(&mut *self.client, &mut self.memory),
             DeferredAction::EndSemaphore(semaphore) => self.client.semaphore_destroy(semaphore),
             DeferredAction::CloseEvent(slot) => self.shared_events.close(slot, &self.observer),
             DeferredAction::Retry(record) => return Some(record),

@@ -3,11 +3,12 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 
 use cuda_abi::CUresult;
 use engine::{
-    Attachment, Client, Engine, FurtherWindow, GroupShare, Guilt, MemoryHandle, Observer, Owner,
-    Window,
+    Attachment, Client, Engine, ExportedMemory, FurtherWindow, GroupShare, Guilt, MemoryHandle,
+    MemoryPiece, Observer, Owner, Window,
 };
 use protocol::device_facts::{DeviceFacts, PCI_BUS_ID, PCI_DEVICE_ID, PCI_DOMAIN_ID};
 use protocol::image_descriptor::{Descriptor, Variable};
@@ -20,6 +21,9 @@ pub const GATED: u32 = 1;
 pub const FAULTING: u32 = 2;
 pub const PANICKING: u32 = 3;
 pub const KILLING: u32 = 4;
+
+/// Bytes of a piece of memory that is shared with other processes.
+pub const PIECE: u64 = 4 << 20;
 
 #[derive(Debug)]
 pub struct FakeEngine {
@@ -55,6 +59,10 @@ pub struct World {
     peeks: AtomicU64,
     /// To what all semaphores were signalled.
     signalled: AtomicU64,
+    /// In how many pieces shared memory lies.
+    pieces: AtomicUsize,
+    /// Whether memory of other processes cannot be had.
+    refuses: AtomicBool,
     /// What was done with mappings of physical memory, in order.
     mappings: Mutex<Vec<Mapping>>,
     room: u64,
@@ -121,6 +129,7 @@ impl FakeEngine {
             shared: Arc::new(World {
                 room,
                 keeps_variables,
+                pieces: AtomicUsize::new(2),
                 ..World::default()
             }),
         }
@@ -161,6 +170,16 @@ impl FakeEngine {
     /// Signals all semaphores, as another interface would.
     pub fn signal(&self, value: u64) {
         self.shared.signalled.store(value, Ordering::SeqCst);
+    }
+
+    /// Shared memory lies in so many pieces.
+    pub fn lie_in_pieces(&self, count: usize) {
+        self.shared.pieces.store(count, Ordering::SeqCst);
+    }
+
+    /// Memory of other processes cannot be had, or can again.
+    pub fn refuse_foreign(&self, on: bool) {
+        self.shared.refuses.store(on, Ordering::SeqCst);
     }
 
     /// What was done with mappings of physical memory since this was last asked.
@@ -219,6 +238,19 @@ fn tell(done: Vec<Queued>) {
 }
 
 impl Engine for FakeEngine {
+    /// In as many pieces as the world says.
+    fn export_memory(&self, _: &MemoryHandle, _: Duration) -> Result<ExportedMemory, CUresult> {
+        let piece = |_| MemoryPiece {
+            bytes: PIECE,
+            descriptor: std::fs::File::open("/dev/null").unwrap().into(),
+        };
+        let count = self.shared.pieces.load(Ordering::SeqCst);
+        Ok(ExportedMemory {
+            pieces: (0..count).map(piece).collect(),
+            offset: 512,
+        })
+    }
+
     fn set_group(&self, group: u32, share: Option<GroupShare>) -> Result<(), CUresult> {
         drop(self.shared.slow.lock());
         let mut groups = self.shared.groups.lock().unwrap_or_else(|p| p.into_inner());
@@ -420,7 +452,23 @@ impl Client for FakeClient {
         self.world.mappings.lock().unwrap().push(Mapping::Gone);
     }
 
-    fn physical_access(&mut self, _: Window, _: u32, reaches: bool) -> Result<(), CUresult> {
+    fn foreign_import(&mut self, _: u32, _: &MemoryPiece) -> Result<MemoryHandle, CUresult> {
+        match self.world.refuses.load(Ordering::SeqCst) {
+            true => Err(CUresult::ERROR_OUT_OF_MEMORY),
+            false => Ok(MemoryHandle::new(Arc::new(()))),
+        }
+    }
+
+    fn foreign_map(&mut self, at: Window, _: &MemoryHandle, part: Window) -> Result<(), CUresult> {
+        assert!(at.contains(part.base, part.bytes));
+        self.world.mappings.lock().unwrap().push(Mapping::Made);
+        Ok(())
+    }
+
+    fn physical_access(&mut self, _: Window, device: u32, reaches: bool) -> Result<(), CUresult> {
+        if device > 0 {
+            return Err(CUresult::ERROR_INVALID_DEVICE);
+        }
         self.world.mappings.lock().unwrap().push(match reaches {
             true => Mapping::Reached,
             false => Mapping::OutOfReach,

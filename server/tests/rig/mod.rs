@@ -84,16 +84,29 @@ impl Rig {
 
     /// A server that holds so many bytes of its own memory for clients.
     pub fn holding(engine: FakeEngine, held: Option<u64>) -> Self {
+        let settings = server::Settings {
+            held,
+            ..server::Settings::default()
+        };
+        Self::with_settings(engine, settings)
+    }
+
+    /// A server whose user has others.
+    pub fn beside_others(engine: FakeEngine) -> Self {
+        let settings = server::Settings {
+            has_others: true,
+            ..server::Settings::default()
+        };
+        Self::with_settings(engine, settings)
+    }
+
+    fn with_settings(engine: FakeEngine, settings: server::Settings) -> Self {
         let engine = Arc::new(engine);
         let log = Arc::new(Lines::default());
         let (daemon, connection) = Connection::pair().unwrap();
         let server = {
             let (engine, log) = (engine.clone(), log.clone());
             std::thread::spawn(move || {
-                let settings = server::Settings {
-                    held,
-                    ..server::Settings::default()
-                };
                 server::run_with(connection, engine, log, settings).unwrap();
             })
         };
@@ -116,9 +129,15 @@ impl Rig {
 
     /// The next packet for the daemon.
     pub fn hear(&self) -> Packet {
+        self.hear_with().0
+    }
+
+    /// As [`Rig::hear`], with the descriptors that come with it.
+    pub fn hear_with(&self) -> (Packet, Vec<OwnedFd>) {
         let ready = poll(&[self.daemon().as_fd()], Some(Duration::from_secs(20))).unwrap();
         assert!(ready[0], "the server says nothing");
-        Packet::decode(&self.daemon().receive().unwrap().0).unwrap()
+        let (bytes, descriptors) = self.daemon().receive().unwrap();
+        (Packet::decode(&bytes).unwrap(), descriptors)
     }
 
     /// Waits for the end of a session.

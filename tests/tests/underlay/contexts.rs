@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use serde_json::Value;
@@ -14,12 +15,12 @@ use crate::machine::{
 use crate::user;
 
 /// What the daemon says of the contexts of this user.
-fn contexts(daemon: &Daemon) -> Value {
+pub(crate) fn contexts(daemon: &Daemon) -> Value {
     underlay(daemon)["contexts"]["users"][0].clone()
 }
 
 /// Has so many made, at least.
-fn ready(daemon: &Daemon, count: u64) {
+pub(crate) fn ready(daemon: &Daemon, count: u64) {
     daemon.control_output(&["start_server", "-uid", &user()]);
     // One more may come before this looks again.
     eventually("the contexts are there", || {
@@ -29,9 +30,14 @@ fn ready(daemon: &Daemon, count: u64) {
 
 /// The server that a client has.
 fn server_of(daemon: &Daemon, client: &Child) -> u64 {
+    server_of_process(daemon, client.id())
+}
+
+/// The server of the client that is this process.
+pub(crate) fn server_of_process(daemon: &Daemon, pid: u32) -> u64 {
     let all: Value = serde_json::from_str(&daemon.control_output(&["ps", "--json"])).unwrap();
     let all = all.as_array().unwrap();
-    let mut found = all.iter().filter(|row| row["pid"] == client.id());
+    let mut found = all.iter().filter(|row| row["pid"] == pid);
     found.next().expect("it is in the list")["server"]
         .as_u64()
         .unwrap()
@@ -51,9 +57,9 @@ fn with(daemon: &Daemon, name: &str, value: &str) -> Child {
 }
 
 /// With memory for contexts.
-const ROOMY: &[&str] = &["VERSION=13000", "MPS=1", "TOTAL=(8ull<<30)"];
+pub(crate) const ROOMY: &[&str] = &["VERSION=13000", "MPS=1", "TOTAL=(8ull<<30)"];
 
-const THREE: [&str; 2] = ["--underlay=auto", "--contexts=3"];
+pub(crate) const THREE: [&str; 2] = ["--underlay=auto", "--contexts=3"];
 
 #[test]
 fn the_first_have_one_each_and_the_others_share() {
@@ -339,8 +345,15 @@ fn who_comes_before_the_first_server_comes_to_the_common_one() {
 
 const ADA: u32 = 4242;
 
-/// A program of another user's.
+/// The test program of another user's.
 fn of_ada(machine: &Machine, daemon: &Daemon, task: &str) -> Command {
+    let mut program = as_ada(machine, daemon, probe());
+    program.arg(task);
+    program
+}
+
+/// A program of another user's.
+pub(crate) fn as_ada(machine: &Machine, daemon: &Daemon, own: &Path) -> Command {
     daemon.open_to_others();
     let home = machine.path("home");
     if std::fs::create_dir(&home).is_ok() {
@@ -349,8 +362,7 @@ fn of_ada(machine: &Machine, daemon: &Daemon, task: &str) -> Command {
     let mut program = Command::new(daemon.copy_for_others(openmps()));
     program
         .args(["run", "--"])
-        .arg(daemon.copy_for_others(probe()))
-        .arg(task)
+        .arg(daemon.copy_for_others(own))
         .env("CUDA_MPS_PIPE_DIRECTORY", daemon.pipe())
         .env("HOME", home)
         .current_dir("/")

@@ -5,6 +5,7 @@
 
 mod contexts;
 mod machine;
+mod sharing;
 
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
