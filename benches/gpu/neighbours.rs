@@ -24,7 +24,7 @@ pub const NEIGHBOURS: &[Figure] = &[
         name: "launch + synchronise, ",
         rounds: 3,
         take: |peer| {
-            let counts = [1, 4, 8, 16, 24, 64];
+            let counts = [1, 4, 8, 12, 16, 24, 48, 64];
             counts
                 .iter()
                 .flat_map(|&count| awake(peer, count))
@@ -183,7 +183,11 @@ fn awake(peer: &Peer, count: usize) -> Vec<(String, f64)> {
             format!("{name}: median, us"),
             all("median").sum::<f64>() / count as f64,
         ),
-        (format!("{name}: 99th percentile, us"), worst("p99")),
+        (
+            format!("{name}: 99th percentile, us, mean"),
+            all("p99").sum::<f64>() / count as f64,
+        ),
+        (format!("{name}: 99th percentile, us, worst"), worst("p99")),
         (format!("{name}: most, us"), worst("most")),
     ]
 }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use crate::figures::used_memory;
 
 /// Contexts of the peer that has several: as many as the machines that these figures are of have cores.
-const CONTEXTS: u32 = 16;
+const CONTEXTS: u32 = 40;
 
 /// One of those that share the GPU.
 #[derive(Debug)]
