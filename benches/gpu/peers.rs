@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use crate::figures::used_memory;
 
-/// Contexts of the peer that has several: as many as the machines that these figures are of have cores.
+/// Contexts that the peer asks for which has several: the most that may be asked for, of which it has as many as memory allows.
 const CONTEXTS: u32 = 40;
 
 /// One of those that share the GPU.

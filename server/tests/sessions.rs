@@ -43,6 +43,25 @@ fn a_client_comes_works_and_leaves() {
 }
 
 #[test]
+fn a_client_believes_what_the_device_says_before_the_server_has_seen_it() {
+    let rig = Rig::new(FakeEngine::new());
+    let client = rig.attach_with_context();
+    let first = client.launch_gated(0, 1);
+    client.round_trip();
+    assert!(!client.end.has_reached(0, first));
+    rig.engine.tell(0, first);
+    client.end.wait(0, first).unwrap();
+    assert!(client.end.completed(0) < first, "the server has not");
+    // What follows is taken, and is behind it.
+    let second = client.launch(0, INSTANT, 0);
+    client.round_trip();
+    assert!(!client.end.has_reached(0, second));
+    rig.engine.open(1);
+    client.end.wait(0, second).unwrap();
+    assert!(client.end.completed(0) >= second);
+}
+
+#[test]
 fn streams_wait_for_events_and_no_stream_for_another() {
     let rig = Rig::new(FakeEngine::new());
     let client = rig.attach_with_context();

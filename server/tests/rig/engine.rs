@@ -8,7 +8,7 @@ use std::time::Duration;
 use cuda_abi::CUresult;
 use engine::{
     Attachment, Client, Engine, ExportedMemory, FurtherWindow, GroupShare, Guilt, MemoryHandle,
-    MemoryPiece, Observer, Owner, Window,
+    MemoryPiece, Observer, Owner, Region, Window,
 };
 use protocol::device_facts::{DeviceFacts, PCI_BUS_ID, PCI_DEVICE_ID, PCI_DOMAIN_ID};
 use protocol::image_descriptor::{Descriptor, Variable};
@@ -69,6 +69,8 @@ pub struct World {
     groups: Mutex<HashMap<u32, GroupShare>>,
     /// 0, or what its device died of.
     lost: AtomicU32,
+    /// Where the device itself tells the client that came last how far its streams are.
+    completions: Mutex<Option<Region>>,
     work: Mutex<Work>,
 }
 
@@ -187,6 +189,17 @@ impl FakeEngine {
         std::mem::take(&mut *self.shared.mappings.lock().unwrap())
     }
 
+    /// As the device does it, without a word to the observer.
+    pub fn tell(&self, stream: u32, sequence: u64) {
+        let region = self.shared.completions.lock().unwrap();
+        let region = region.as_ref().expect("the client can be told");
+        let at = u64::from(stream) * 8;
+        assert!(at < region.window.bytes);
+        // SAFETY: the region is mapped as long as its owner, which is kept, and its words are reached as whole words only.
+        let word = unsafe { &*((region.window.base + at) as *const AtomicU64) };
+        word.store(sequence, Ordering::Release);
+    }
+
     /// Lets the kernels with this gate end, on the calling thread.
     pub fn open(&self, gate: u32) {
         let mut work = self.shared.lock();
@@ -286,6 +299,7 @@ impl Engine for FakeEngine {
     fn attach(&self, attachment: Attachment) -> Result<Box<dyn Client>, CUresult> {
         let mut work = self.shared.lock();
         work.next_client += 1;
+        *self.shared.completions.lock().unwrap() = attachment.completions.clone();
         self.shared.clients.fetch_add(1, Ordering::SeqCst);
         Ok(Box::new(FakeClient {
             number: work.next_client,
