@@ -5,6 +5,7 @@ mod common;
 use common::{Controls, Fake, PTX, poke, until};
 use engine::arena::GRANULE;
 use engine::conformance::rig::{Guest, simple_launch};
+use engine_nvidia::NvidiaEngine;
 
 /// Launches after which a stream has batches.
 const BEFORE: u32 = 64;
@@ -33,23 +34,30 @@ fn is_told(guest: &mut Guest, module: u64, to: u64) -> bool {
     told == last(guest)
 }
 
-/// Has the stream's launches go in batches from now on.
-fn begin_batches(guest: &mut Guest, module: u64, to: u64) {
+/// A fake driver, an engine over it that has its batches, and what is seen of it.
+fn driver() -> (Fake, NvidiaEngine, Controls) {
+    let fake = Fake::new(&["VERSION=12040"]);
+    let engine = fake.open().expect("an engine over the fake driver");
+    let controls = Controls::of(&fake);
+    controls.has_batches();
+    (fake, engine, controls)
+}
+
+/// A client whose launches go in batches from now on, memory of it and its module.
+fn batching(engine: &NvidiaEngine) -> (Guest, u64, u64) {
+    let mut guest = Guest::new(engine);
+    let device = guest.commit(0, GRANULE);
+    let module = guest.module(PTX);
     for _ in 0..BEFORE {
-        assert!(!is_told(guest, module, to), "it went by itself");
+        assert!(!is_told(&mut guest, module, device), "it went by itself");
     }
+    (guest, device, module)
 }
 
 #[test]
 fn a_client_hears_of_a_kernel_from_the_device() {
-    let fake = Fake::new(&["VERSION=12040"]);
-    let engine = fake.open().unwrap();
-    let controls = Controls::of(&fake);
-    controls.has_batches();
-    let mut guest = Guest::new(&engine);
-    let device = guest.commit(0, GRANULE);
-    let module = guest.module(PTX);
-    begin_batches(&mut guest, module, device);
+    let (_fake, engine, controls) = driver();
+    let (mut guest, device, module) = batching(&engine);
     for _ in 0..10 {
         assert!(is_told(&mut guest, module, device));
     }
@@ -71,14 +79,8 @@ fn a_client_hears_of_a_kernel_from_the_device() {
 
 #[test]
 fn several_kernels_are_told_of_when_the_last_of_them_is_over() {
-    let fake = Fake::new(&["VERSION=12040"]);
-    let engine = fake.open().unwrap();
-    let controls = Controls::of(&fake);
-    controls.has_batches();
-    let mut guest = Guest::new(&engine);
-    let device = guest.commit(0, GRANULE);
-    let module = guest.module(PTX);
-    begin_batches(&mut guest, module, device);
+    let (_fake, engine, controls) = driver();
+    let (mut guest, device, module) = batching(&engine);
     // Batches have lengths of their own: five are one of four, which is told of, and one behind it, which is not.
     for count in [5, 1, 4, 37, 2] {
         let before = last(&guest);
@@ -101,14 +103,8 @@ fn several_kernels_are_told_of_when_the_last_of_them_is_over() {
 
 #[test]
 fn what_comes_behind_unfinished_work_is_told_by_the_server_alone() {
-    let fake = Fake::new(&["VERSION=12040"]);
-    let engine = fake.open().unwrap();
-    let controls = Controls::of(&fake);
-    controls.has_batches();
-    let mut guest = Guest::new(&engine);
-    let device = guest.commit(0, GRANULE);
-    let module = guest.module(PTX);
-    begin_batches(&mut guest, module, device);
+    let (_fake, engine, controls) = driver();
+    let (mut guest, device, module) = batching(&engine);
     for _ in 0..3 {
         assert!(is_told(&mut guest, module, device));
         let before = last(&guest);
@@ -129,10 +125,7 @@ fn what_comes_behind_unfinished_work_is_told_by_the_server_alone() {
 
 #[test]
 fn whose_kernels_need_a_look_when_they_end_hears_from_the_server_alone() {
-    let fake = Fake::new(&["VERSION=12040"]);
-    let engine = fake.open().unwrap();
-    let controls = Controls::of(&fake);
-    controls.has_batches();
+    let (_fake, engine, _controls) = driver();
     // A fenced client, one whose work another server may go on with, and kernels that print.
     for (mut guest, text) in [
         (Guest::fenced(&engine), FENCED),
@@ -150,14 +143,8 @@ fn whose_kernels_need_a_look_when_they_end_hears_from_the_server_alone() {
 
 #[test]
 fn a_run_is_told_of_as_one() {
-    let fake = Fake::new(&["VERSION=12040"]);
-    let engine = fake.open().unwrap();
-    let controls = Controls::of(&fake);
-    controls.has_batches();
-    let mut guest = Guest::new(&engine);
-    let device = guest.commit(0, GRANULE);
-    let module = guest.module(PTX);
-    begin_batches(&mut guest, module, device);
+    let (_fake, engine, controls) = driver();
+    let (mut guest, device, module) = batching(&engine);
     let graphs = controls.graphs();
     for number in 0..5 {
         let launch = simple_launch(module, 1, 1);

@@ -9,7 +9,7 @@ use cuda_abi::types::CUfunction;
 use crate::driver::Driver;
 use crate::sync::Handle;
 
-/// What writes the fence value, and where the client is told too, how far the stream is. Behind a fence at the scope of the system: whoever
+/// What writes the fence value, and then, where the client is told too, how far the stream is. Behind a fence at the scope of the system: whoever
 /// reads either sees everything that the kernels before have written.
 const SIGNAL_KERNEL: &CStr = c".version 6.0\n.target sm_70\n.address_size 64\n\
 .visible .entry openmps_mark(.param .u64 word, .param .u32 ticket, .param .u64 client, .param .u64 sequence) {\n\
@@ -18,10 +18,10 @@ ld.param.u64 %rd1, [word];\nld.param.u32 %r1, [ticket];\n\
 ld.param.u64 %rd2, [client];\nld.param.u64 %rd3, [sequence];\n\
 setp.eq.u64 %p1, %rd2, 0;\n\
 fence.acq_rel.sys;\n\
-@%p1 bra own;\n\
+st.relaxed.sys.global.u32 [%rd1], %r1;\n\
+@%p1 bra done;\n\
 st.relaxed.sys.global.u64 [%rd2], %rd3;\n\
-own:\n\
-st.relaxed.sys.global.u32 [%rd1], %r1;\nret;\n}\n";
+done:\nret;\n}\n";
 
 /// The kernel that ends batches, loaded in a device's context.
 #[derive(Debug)]

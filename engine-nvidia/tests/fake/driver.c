@@ -137,8 +137,8 @@ static void run(struct op *o) {
                 memcpy((char *)o->to + y * o->to_pitch + x * o->element, &o->value, o->element);
         break;
     case 2:
-        if (o->from) __atomic_store_n((uint64_t *)o->from, o->width, __ATOMIC_RELEASE);
         __atomic_store_n((uint32_t *)o->to, o->value, __ATOMIC_RELEASE);
+        if (o->from) __atomic_store_n((uint64_t *)o->from, o->width, __ATOMIC_RELEASE);
         break;
     case 3: o->call(o->data); break;
     case 4: ((struct event *)o->data)->passed = 1; ((struct event *)o->data)->at = now += 0.25; break;
@@ -782,7 +782,7 @@ R cuFuncGetParamInfo(void *f, size_t i, size_t *o, size_t *n) {
     return OK;
 }
 /* A kernel writes its second parameter to the address that its first one is; if that is none, it spins, or does nothing if the second one is 0.
-   The one called openmps_mark writes its fourth to where the third one is first, unless that is nowhere. */
+   The one called openmps_mark writes its fourth to where the third one is then, unless that is nowhere. */
 static R kernel(struct op *o, struct module *f, unsigned gx, unsigned bx, void **params, void **extra) {
     if (!gx || bx > 1024) return INVALID_VALUE;
     *o = (struct op){.kind = 2};

@@ -276,14 +276,12 @@ impl Stream {
             return Err(CUresult::ERROR_INVALID_HANDLE);
         }
         state.ending = matches!(work, CommandKind::Destroy);
+        // The client may have heard of an end from the GPU that nobody here has looked for.
+        self.advance_if_reached(&mut state);
         let was_open = state.is_open();
         if state.pending.is_empty() && self.may_issue(&mut state) {
             self.accept(&mut state, sequence, work);
-            let word = self.word.load();
-            let first = state.issued.front();
-            if first.is_some_and(|first| has_reached(word, first.fence_value)) {
-                self.advance(&mut state);
-            }
+            self.advance_if_reached(&mut state);
         } else if state.pending.len() as u64 >= STREAM_DEPTH {
             return Err(CUresult::ERROR_INVALID_VALUE);
         } else {
@@ -309,6 +307,15 @@ impl Stream {
         }
         self.common.wake();
         Ok(())
+    }
+
+    /// Reports what has completed, if anything has since the last look.
+    fn advance_if_reached(&self, state: &mut StreamState) {
+        let word = self.word.load();
+        let first = state.issued.front();
+        if first.is_some_and(|first| has_reached(word, first.fence_value)) {
+            self.advance(state);
+        }
     }
 
     pub(super) fn destroy(&self, raw: Handle<CUstream>) {
