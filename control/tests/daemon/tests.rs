@@ -501,7 +501,8 @@ fn many_clients_come_at_once() {
     });
 }
 
-/// Processor time of a process in clock ticks, and its resident memory in KiB.
+/// Processor time of a process in clock ticks, and the resident memory in KiB that is its own: how much of its program's file is there too depends on
+/// what else is in memory, and on how the program was built.
 fn cost(pid: i32) -> (u64, u64) {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
     let fields: Vec<&str> = stat.rsplit(") ").next().unwrap().split(' ').collect();
@@ -509,7 +510,7 @@ fn cost(pid: i32) -> (u64, u64) {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let resident = status
         .lines()
-        .find_map(|line| line.strip_prefix("VmRSS:"))
+        .find_map(|line| line.strip_prefix("RssAnon:"))
         .and_then(|rest| rest.trim().split(' ').next()?.parse().ok());
     (ticks, resident.unwrap())
 }
@@ -526,10 +527,10 @@ fn an_idle_daemon_and_an_idle_server_cost_nothing() {
     assert_eq!(before.0.0, after.0.0, "the daemon used the processor");
     assert_eq!(before.1.0, after.1.0, "the server used the processor");
     println!(
-        "  daemon {} KiB, server {} KiB resident",
+        "  daemon {} KiB, server {} KiB resident of their own",
         after.0.1, after.1.1
     );
-    assert!(after.0.1 < 10 << 10);
+    assert!(after.0.1 < 3 << 10);
 }
 
 fn what_cannot_work_is_said_in_one_line() {

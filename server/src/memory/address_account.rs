@@ -124,11 +124,15 @@ impl Drop for ExtraWindow {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
+
+    /// Held by tests of which addresses are free: they are the whole process'.
+    pub(in crate::memory) static ADDRESSES: Mutex<()> = Mutex::new(());
 
     #[test]
     fn a_client_has_only_so_many_windows_and_gets_back_what_it_gave() {
+        let _alone = ADDRESSES.lock();
         let account = AddressAccount::default();
         let mut windows: Vec<_> = std::iter::from_fn(|| account.allocate(1)).collect();
         assert_eq!(windows.len(), MOST_WINDOWS);

@@ -170,6 +170,7 @@ mod tests {
     use engine::arena::EXTENT;
 
     use super::*;
+    use crate::memory::address_account::tests::ADDRESSES;
 
     /// A window that nobody has.
     fn vacant(bytes: u64) -> Window {
@@ -183,6 +184,7 @@ mod tests {
 
     #[test]
     fn windows_are_where_they_were_and_counted_until_nobody_has_them() {
+        let _alone = ADDRESSES.lock();
         let window = vacant(3 * EXTENT);
         let mut inherited = InheritedWindows::default();
         for _ in 0..2 {
@@ -203,6 +205,7 @@ mod tests {
 
     #[test]
     fn what_a_former_server_cannot_have_had_is_not_to_be_had() {
+        let _alone = ADDRESSES.lock();
         let window = vacant(EXTENT);
         let place = |base, bytes, file| {
             let mut inherited = InheritedWindows::default();
