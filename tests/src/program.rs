@@ -36,3 +36,22 @@ pub fn finish(result: Result<(), Code>) {
         std::process::exit(1);
     }
 }
+
+/// A handle of the driver's (`CUipcMemHandle` and the like) as a word.
+#[must_use]
+pub fn handle_to_text(handle: &[u8; 64]) -> String {
+    handle.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// A handle that was said as a word.
+///
+/// # Panics
+/// When it is none.
+#[must_use]
+pub fn handle_from_text(text: &str) -> [u8; 64] {
+    let mut handle = [0; 64];
+    for (at, byte) in handle.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(&text[2 * at..2 * at + 2], 16).expect("digits");
+    }
+    handle
+}

@@ -17,6 +17,7 @@ pub(crate) mod waker;
 pub(crate) mod work_signature;
 
 use std::cell::Cell;
+use std::ffi::c_void;
 use std::fmt::{Debug, Formatter};
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -24,6 +25,7 @@ use std::time::{Duration, Instant};
 
 use cuda_abi::CUresult;
 use cuda_abi::types::*;
+use engine::Window;
 use protocol::device_facts::{
     COMPUTE_CAPABILITY_MAJOR, COMPUTE_CAPABILITY_MINOR, DeviceFacts, MULTIPROCESSOR_COUNT,
 };
@@ -38,6 +40,9 @@ use crate::driver::{Driver, OpenError, allocation, facts};
 use crate::partition::green_context::GreenContexts;
 use crate::partition::sm_set::SmSet;
 use crate::sync::Handle;
+
+/// cuMemHostRegister: pinned for all contexts, with a device address, which is that of the processor.
+const PORTABLE_AND_MAPPED: u32 = 1 | 2;
 
 /// CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR
 const MAX_THREADS_PER_MULTIPROCESSOR: u32 = 39;
@@ -316,6 +321,21 @@ impl Device {
     /// The kernel that ends batches, if there can be any.
     pub(crate) fn signal_kernel(&self) -> Option<&SignalKernel> {
         self.signal_kernel.as_ref()
+    }
+
+    /// Page-locks memory of this process's, so that the GPU reaches it where the processor does.
+    ///
+    /// # Safety
+    /// It stays mapped until the driver was told to unregister it.
+    ///
+    /// # Errors
+    /// The driver's status.
+    pub(crate) unsafe fn register_host(&self, memory: Window) -> Result<(), CUresult> {
+        let driver = self.enter()?;
+        let (at, bytes) = (memory.base as *mut c_void, memory.bytes as usize);
+        // SAFETY: the caller keeps the memory mapped for as long as it is registered.
+        let registered = unsafe { driver.cuMemHostRegister_v2(at, bytes, PORTABLE_AND_MAPPED) };
+        self.confirm(registered)
     }
 
     /// Makes a call that would wait for all kernels, while there are none. See [`QuiesceGate::run_exclusive`].

@@ -18,11 +18,6 @@ use crate::device::Device;
 use crate::memory::granules::{Granules, is_granular};
 use crate::memory::host_pages;
 
-/// cuMemHostRegister: pinned for all contexts.
-const PORTABLE: u32 = 1;
-/// cuMemHostRegister: has a device address.
-const DEVICE_MAP: u32 = 2;
-
 /// Staging memory is pinned in pieces of this size, as it comes into use.
 const STAGING_PIECE: u64 = 4 << 20;
 
@@ -281,13 +276,9 @@ impl HostWindow {
     /// Registers a range of which nothing is registered.
     fn register(&self, range: Window, lent: Option<Arc<dyn Owner>>) -> Result<(), CUresult> {
         let Window { base, bytes } = range;
-        let driver = self.device.enter()?;
         // SAFETY: the region's owner keeps the range mapped until this window is dropped, which
         // unregisters it first.
-        let registered = unsafe {
-            driver.cuMemHostRegister_v2(base as *mut c_void, bytes as usize, PORTABLE | DEVICE_MAP)
-        };
-        self.device.confirm(registered)?;
+        unsafe { self.device.register_host(range)? };
         let registration = Registration {
             bytes,
             leaving: false,

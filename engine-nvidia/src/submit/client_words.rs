@@ -16,9 +16,6 @@ use crate::device::Device;
 /// What is registered is whole pages.
 const PAGE: u64 = 4096;
 
-/// cuMemHostRegister: pinned for all contexts, with a device address, which is that of the processor.
-const PORTABLE_AND_MAPPED: u32 = 1 | 2;
-
 /// Behind a batch, where the GPU writes for the client how far the stream is.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ClientSignal {
@@ -61,16 +58,8 @@ impl ClientWords {
             base: first,
             bytes: (base + bytes - first).next_multiple_of(PAGE),
         };
-        let driver = device.enter()?;
         // SAFETY: the region's owner keeps the pages mapped until `drop` has had them unregistered.
-        let registered = unsafe {
-            driver.cuMemHostRegister_v2(
-                pages.base as *mut c_void,
-                pages.bytes as usize,
-                PORTABLE_AND_MAPPED,
-            )
-        };
-        device.confirm(registered)?;
+        unsafe { device.register_host(pages)? };
         Ok((pages, Arc::clone(device)))
     }
 }

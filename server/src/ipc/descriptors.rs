@@ -20,6 +20,7 @@ use transport::token_descriptor;
 use crate::ipc::exports::{
     Export, ExportRegistry, ExportedObject, Import, PhysicalMemory, Token, User,
 };
+use crate::ipc::ready_numbers::ready_numbers;
 use crate::ipc::shared_event::EventPart;
 
 /// Descriptors that one client may have been given, or others of its memory, as long as they are open.
@@ -197,20 +198,8 @@ impl Descriptors {
     /// Takes what nobody has a copy of any more.
     #[must_use]
     pub fn take_closed(&self) -> Vec<IssuedDescriptor> {
-        let mut events = Vec::with_capacity(64);
-        let now = rustix::time::Timespec {
-            tv_sec: 0,
-            tv_nsec: 0,
-        };
-        let spare = rustix::buffer::spare_capacity(&mut events);
-        if epoll::wait(&self.epoll, spare, Some(&now)).is_err() {
-            return Vec::new();
-        }
+        let numbers = ready_numbers(&self.epoll).into_iter();
         let mut state = self.state.lock();
-        let numbers = events.iter().map(|event| {
-            let data = event.data;
-            data.u64()
-        });
         let closed: Vec<IssuedDescriptor> =
             numbers.filter_map(|number| state.remove(number)).collect();
         for descriptor in &closed {

@@ -11,6 +11,8 @@ use parking_lot::Mutex;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
 
+use crate::ipc::ready_numbers::ready_numbers;
+
 /// An event that others share.
 pub trait LinkedEvent: Send + Sync + std::fmt::Debug {
     /// It has come further, at another server.
@@ -95,19 +97,9 @@ impl EventLinks {
 
     /// Hands on what has come.
     pub fn hand_on(&self) {
-        let mut events = Vec::with_capacity(64);
-        let now = rustix::time::Timespec {
-            tv_sec: 0,
-            tv_nsec: 0,
-        };
-        let spare = rustix::buffer::spare_capacity(&mut events);
-        if epoll::wait(&self.epoll, spare, Some(&now)).is_err() {
-            return;
-        }
-        for event in &events {
-            let data = event.data;
+        for number in ready_numbers(&self.epoll) {
             // Without the lock: the last who has an event takes its links away.
-            let link = self.links.lock().all.get(&data.u64()).cloned();
+            let link = self.links.lock().all.get(&number).cloned();
             match link.and_then(|(event, tells)| Some((event.upgrade()?, tells))) {
                 Some((event, Tells::Moved)) => event.moved(),
                 Some((event, Tells::LeftAlone)) => event.left_alone(),

@@ -12,4 +12,5 @@ pub mod events;
 pub mod exports;
 pub mod for_others;
 pub mod foreign_block;
+mod ready_numbers;
 pub mod shared_event;

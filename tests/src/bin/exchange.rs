@@ -8,7 +8,7 @@ use std::os::fd::{AsFd as _, AsRawFd as _, FromRawFd as _, OwnedFd};
 use std::time::{Duration, Instant};
 
 use tests::cuda::{Address, Code, Driver, Handle};
-use tests::program::{answer, hear, say};
+use tests::program::{answer, handle_from_text, handle_to_text, hear, say};
 use transport::socket::Connection;
 
 tests::functions! {
@@ -58,18 +58,6 @@ fn ok(code: Code) -> Result<(), Code> {
         0 => Ok(()),
         code => Err(code),
     }
-}
-
-fn hex(bytes: &[u8; 64]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-fn bytes(text: &str) -> [u8; 64] {
-    let mut bytes = [0; 64];
-    for (at, byte) in bytes.iter_mut().enumerate() {
-        *byte = u8::from_str_radix(&text[2 * at..2 * at + 2], 16).expect("digits");
-    }
-    bytes
 }
 
 /// How long it takes to open a block and to close it, the median of many.
@@ -143,7 +131,7 @@ fn main() {
                 };
                 match ok(got) {
                     Ok(()) => {
-                        say(&hex(&handle));
+                        say(&handle_to_text(&handle));
                         continue;
                     }
                     error => error,
@@ -151,13 +139,13 @@ fn main() {
             }
             "open" => {
                 // SAFETY: the out pointer is a local's.
-                ok(unsafe { (more.open)(&raw mut block, bytes(argument), LAZY) })
+                ok(unsafe { (more.open)(&raw mut block, handle_from_text(argument), LAZY) })
             }
             "where" => {
                 say(&block.to_string());
                 continue;
             }
-            "time" => match open_and_close(&more, bytes(argument)) {
+            "time" => match open_and_close(&more, handle_from_text(argument)) {
                 Ok(each) => {
                     say(&format!("{:.0}", each.as_secs_f64() * 1e6));
                     continue;
@@ -187,7 +175,7 @@ fn main() {
             // SAFETY: the out pointer is a local's.
             "pool-alloc" => ok(unsafe { (more.pool_alloc)(&raw mut block, number(), pool, NULL) }),
             "open-pointer" => {
-                let data = bytes(argument);
+                let data = handle_from_text(argument);
                 // SAFETY: the pointers are to locals.
                 ok(unsafe { (more.pointer_import)(&raw mut block, pool, &raw const data) })
             }
@@ -195,8 +183,11 @@ fn main() {
             "pool-free" => ok(unsafe { (more.pool_free)(block, NULL) }),
             // SAFETY: the out pointer is a local's.
             "event" => unsafe { driver.event_create(&raw mut event, SHARED) },
-            // SAFETY: the out pointer is a local's.
-            "open-event" => ok(unsafe { (more.event_open)(&raw mut event, bytes(argument)) }),
+            "open-event" => {
+                let handle = handle_from_text(argument);
+                // SAFETY: the out pointer is a local's.
+                ok(unsafe { (more.event_open)(&raw mut event, handle) })
+            }
             "run" => driver
                 .module(KERNEL)
                 .and_then(|module| driver.function(module, "k"))

@@ -61,6 +61,14 @@ pub(crate) const ROOMY: &[&str] = &["VERSION=13000", "MPS=1", "TOTAL=(8ull<<30)"
 
 pub(crate) const THREE: [&str; 2] = ["--underlay=auto", "--contexts=3"];
 
+/// A machine, and a daemon on it that has three contexts.
+pub(crate) fn three() -> (Machine, Daemon) {
+    let machine = Machine::new(ROOMY);
+    let daemon = machine.daemon(&THREE, &[]);
+    ready(&daemon, 3);
+    (machine, daemon)
+}
+
 #[test]
 fn the_first_have_one_each_and_the_others_share() {
     let machine = Machine::new(ROOMY);
@@ -110,9 +118,7 @@ fn the_first_have_one_each_and_the_others_share() {
 
 #[test]
 fn those_who_have_something_together_are_together() {
-    let machine = Machine::new(ROOMY);
-    let daemon = machine.daemon(&THREE, &[]);
-    ready(&daemon, 3);
+    let (_machine, daemon) = three();
     let mut clients = vec![with(&daemon, "OPENMPS_JOB", "solver")];
     clients.push(with(&daemon, "OPENMPS_JOB", "solver"));
     let of_job = server_of(&daemon, &clients[0]);
@@ -160,9 +166,7 @@ fn those_who_have_something_together_are_together() {
 
 #[test]
 fn who_gives_way_is_put_with_those_that_it_gives_way_to() {
-    let machine = Machine::new(ROOMY);
-    let daemon = machine.daemon(&THREE, &[]);
-    ready(&daemon, 3);
+    let (_machine, daemon) = three();
     let mut first = staying(&daemon);
     let mut below = with(&daemon, "CUDA_MPS_CLIENT_PRIORITY", "1");
     let mut next = staying(&daemon);
@@ -295,9 +299,7 @@ fn when_it_is_killed_contexts_come_back_on_the_next() {
 
 #[test]
 fn a_context_that_was_shut_down_stays_away() {
-    let machine = Machine::new(ROOMY);
-    let daemon = machine.daemon(&THREE, &[]);
-    ready(&daemon, 3);
+    let (_machine, daemon) = three();
     let last = contexts(&daemon)["servers"][2].to_string();
     daemon.control_output(&["shutdown_server", &last]);
     let told = contexts(&daemon);
@@ -410,9 +412,7 @@ fn another_users_clients_wait_for_all_contexts() {
     if !rustix::process::geteuid().is_root() {
         return skipped("being other users takes root");
     }
-    let machine = Machine::new(ROOMY);
-    let daemon = machine.daemon(&THREE, &[]);
-    ready(&daemon, 3);
+    let (machine, daemon) = three();
     let mut clients = [staying(&daemon), staying(&daemon)];
     let mut program = of_ada(&machine, &daemon, "stay").spawn().unwrap();
     eventually("it waits", || {

@@ -11,7 +11,7 @@ use tests::skipped::skipped;
 use tests::talker::Talker;
 use transport::socket::Listener;
 
-use crate::contexts::{ROOMY, THREE, as_ada, contexts, ready, server_of_process};
+use crate::contexts::{ROOMY, THREE, as_ada, contexts, ready, server_of_process, three};
 use crate::is_root;
 use crate::machine::{Machine, kill};
 
@@ -81,9 +81,7 @@ fn has_free(program: &mut Talker, free: &str) {
 
 #[test]
 fn a_block_is_opened_across_contexts() {
-    let machine = Machine::new(ROOMY);
-    let daemon = machine.daemon(&THREE, &[]);
-    ready(&daemon, 3);
+    let (_machine, daemon) = three();
     let [mut owner, mut user] = apart(&daemon);
     let free = owner.ask("memory");
     let open = share(&mut owner);
@@ -132,9 +130,7 @@ fn pairs_of_programs_find_all_right_in_two_contexts_and_in_one() {
 
 #[test]
 fn whoever_is_killed_nothing_is_left_and_nothing_is_lost() {
-    let machine = Machine::new(ROOMY);
-    let daemon = machine.daemon(&THREE, &[]);
-    ready(&daemon, 3);
+    let (_machine, daemon) = three();
     let [mut owner, mut user] = apart(&daemon);
     let free = owner.ask("memory");
     // Before it is opened, and while it is.
@@ -163,9 +159,7 @@ fn whoever_is_killed_nothing_is_left_and_nothing_is_lost() {
 
 #[test]
 fn who_opens_and_goes_over_and_over_leaves_no_thread_and_no_file() {
-    let machine = Machine::new(ROOMY);
-    let daemon = machine.daemon(&THREE, &[]);
-    ready(&daemon, 3);
+    let (_machine, daemon) = three();
     let [mut owner, user] = apart(&daemon);
     let servers = [server(&daemon, &owner), server(&daemon, &user)];
     drop(user);
@@ -207,9 +201,7 @@ fn who_opens_and_goes_over_and_over_leaves_no_thread_and_no_file() {
 
 #[test]
 fn a_server_that_is_killed_takes_its_own_clients_alone() {
-    let machine = Machine::new(ROOMY);
-    let daemon = machine.daemon(&THREE, &[]);
-    ready(&daemon, 3);
+    let (_machine, daemon) = three();
     // That of who has a block open.
     let [mut owner, mut user] = apart(&daemon);
     let free = owner.ask("memory");
@@ -239,9 +231,7 @@ fn a_server_that_is_killed_takes_its_own_clients_alone() {
 
 #[test]
 fn a_server_that_does_not_answer_holds_up_who_asks_and_nobody_else() {
-    let machine = Machine::new(ROOMY);
-    let daemon = machine.daemon(&THREE, &[]);
-    ready(&daemon, 3);
+    let (_machine, daemon) = three();
     let [mut owner, mut user] = apart(&daemon);
     let free = owner.ask("memory");
     let open = share(&mut owner);
@@ -265,9 +255,7 @@ fn a_server_that_does_not_answer_holds_up_who_asks_and_nobody_else() {
 
 #[test]
 fn a_wrong_handle_is_nobodys() {
-    let machine = Machine::new(ROOMY);
-    let daemon = machine.daemon(&THREE, &[]);
-    ready(&daemon, 3);
+    let (_machine, daemon) = three();
     let [mut owner, mut user] = apart(&daemon);
     let open = share(&mut owner);
     // As a handle, it begins with what is no secret.
@@ -329,9 +317,7 @@ fn found_in(machine: &Machine, daemon: &Daemon, descriptor: &OwnedFd, other: u32
 
 #[test]
 fn physical_memory_is_imported_across_contexts() {
-    let machine = Machine::new(ROOMY);
-    let daemon = machine.daemon(&THREE, &[]);
-    ready(&daemon, 3);
+    let (machine, daemon) = three();
     // It stays where the memory is, and is told what is free there.
     let (mut owner, descriptor) = exporter(&machine, &daemon);
     let at = server(&daemon, &owner);
@@ -359,9 +345,7 @@ fn physical_memory_is_imported_across_contexts() {
 
 #[test]
 fn what_comes_from_a_shared_pool_is_opened_across_contexts() {
-    let machine = Machine::new(ROOMY);
-    let daemon = machine.daemon(&THREE, &[]);
-    ready(&daemon, 3);
+    let (machine, daemon) = three();
     let [mut owner, mut user] = apart(&daemon);
     let path = machine.path("pool");
     let listener = Listener::bind(&path).unwrap();

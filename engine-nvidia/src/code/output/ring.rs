@@ -17,6 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use cuda_abi::CUresult;
+use engine::Window;
 
 use crate::device::Device;
 use crate::sync::Handle;
@@ -32,9 +33,6 @@ const PASSED_OVER: u64 = 1;
 pub(crate) const PRINTED: u64 = 2;
 /// See `assertfail.ptx`.
 pub(crate) const FAILED: u64 = 3;
-
-/// cuMemHostRegister: pinned for all contexts, with a device address.
-const PORTABLE_AND_MAPPED: u32 = 3;
 
 /// A record as it was written, without its first word.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -123,11 +121,13 @@ impl Ring {
         if memory == libc::MAP_FAILED {
             return Err(out_of_memory);
         }
+        let range = Window {
+            base: memory as u64,
+            bytes: all as u64,
+        };
         // SAFETY: the range was just mapped, and is unmapped when it was unregistered.
-        let registered = device.enter().and_then(|driver| unsafe {
-            driver.cuMemHostRegister_v2(memory, all, PORTABLE_AND_MAPPED)
-        });
-        let usable = device.confirm(registered).and_then(|()| {
+        let registered = unsafe { device.register_host(range) };
+        let usable = registered.and_then(|()| {
             let memory = NonNull::new(memory.cast::<AtomicU64>());
             memory.ok_or(out_of_memory)
         });

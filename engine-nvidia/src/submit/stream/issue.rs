@@ -336,10 +336,9 @@ impl Stream {
         mut length: Length,
     ) {
         let fence_value = state.fence_value.wrapping_add(1);
-        let client = match run.prints() {
-            true => None,
-            false => self.signal_for_client(state, sequence),
-        };
+        let client = self
+            .signal_for_client(state, sequence)
+            .filter(|_| !run.prints());
         let signal = Signal {
             word: self.word.address(),
             fence_value,

@@ -7,7 +7,7 @@ use std::ffi::{c_int, c_uint, c_void};
 use std::time::Duration;
 
 use tests::cuda::{Address, Code, Driver, Handle};
-use tests::program::{finish, hear, say};
+use tests::program::{finish, handle_from_text, handle_to_text, hear, say};
 
 mod exported;
 mod files;
@@ -113,18 +113,6 @@ fn main() {
         other => panic!("no task {other:?}"),
     };
     finish(result);
-}
-
-fn hex(bytes: &[u8; 64]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-fn bytes(text: &str) -> [u8; 64] {
-    let mut bytes = [0; 64];
-    for (at, byte) in bytes.iter_mut().enumerate() {
-        *byte = u8::from_str_radix(&text[2 * at..2 * at + 2], 16).expect("digits");
-    }
-    bytes
 }
 
 /// Says how much memory is free.
@@ -328,9 +316,13 @@ fn offer() -> Result<(), Code> {
         driver.event_create(&raw mut shared, 6)?;
         ok((more.ipc_event_get)(&raw mut event, shared))?;
         ok((more.ipc_get)(&raw mut memory, block))?;
-        say(&format!("{} {} {other}", hex(&memory), hex(&event)));
+        say(&format!(
+            "{} {} {other}",
+            handle_to_text(&memory),
+            handle_to_text(&event)
+        ));
         ok((more.ipc_get)(&raw mut memory, large))?;
-        say(&hex(&memory));
+        say(&handle_to_text(&memory));
         loop {
             match hear().as_str() {
                 "write" => {
@@ -363,15 +355,26 @@ fn use_offered() -> Result<(), Code> {
     // driver is to refuse.
     unsafe {
         let before = driver.memory()?.0;
-        ok((more.ipc_open)(&raw mut block, bytes(words[0]), 1))?;
-        ok((more.ipc_event_open)(&raw mut event, bytes(words[1])))?;
+        ok((more.ipc_open)(
+            &raw mut block,
+            handle_from_text(words[0]),
+            1,
+        ))?;
+        ok((more.ipc_event_open)(
+            &raw mut event,
+            handle_from_text(words[1]),
+        ))?;
         let mut twice = 0;
-        ok((more.ipc_open)(&raw mut twice, bytes(words[0]), 1))?;
+        ok((more.ipc_open)(
+            &raw mut twice,
+            handle_from_text(words[0]),
+            1,
+        ))?;
         assert_eq!(twice, block);
         ok((more.ipc_close)(twice))?;
         assert_eq!(driver.memory()?.0, before, "it is not counted here");
         // Nothing else by this way: no other token, nothing of the neighbour on the same granule.
-        let mut wrong = bytes(words[0]);
+        let mut wrong = handle_from_text(words[0]);
         wrong[20] ^= 1;
         let mut none = 0;
         assert_ne!((more.ipc_open)(&raw mut none, wrong, 1), 0);
@@ -428,8 +431,12 @@ fn meet(role: &str) -> Result<(), Code> {
     unsafe {
         driver.fill_32(flag, 0, 1024)?;
         ok((more.ipc_get)(&raw mut handle, flag))?;
-        say(&hex(&handle));
-        ok((more.ipc_open)(&raw mut others, bytes(&hear()), 1))?;
+        say(&handle_to_text(&handle));
+        ok((more.ipc_open)(
+            &raw mut others,
+            handle_from_text(&hear()),
+            1,
+        ))?;
     }
     for round in 1..=ROUNDS {
         // The second answers, so no flag goes on before it was seen.
