@@ -373,6 +373,56 @@ fn code_that_an_earlier_server_had_is_loaded_before_a_client_comes() {
     assert_eq!((controls.stalls(), controls.counts()), (0, [0; 5]));
 }
 
+/// Has a client come with an image while a module of it is being loaded ahead, of which loads that one is the last to end.
+fn comes_while_it_is_loaded(engine: &NvidiaEngine, controls: &Controls) {
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            bounded("a client comes with code that is being loaded", || {
+                load(&mut Guest::new(engine), 1, &machine_code(0));
+            });
+        });
+        // So that most of the time it has come.
+        std::thread::sleep(Duration::from_millis(100));
+        controls.hold_loads(Some(1));
+    });
+    controls.hold_loads(None);
+}
+
+#[test]
+fn who_comes_while_a_module_is_loaded_for_the_next_client_has_that_one() {
+    let fake = Fake::new(&["VERSION=12040"]);
+    let engine = fake.open().expect("a driver that works");
+    let controls = Controls::of(&fake);
+    controls.has_batches();
+    load(&mut Guest::new(&engine), 1, &machine_code(0));
+    engine.load_ahead(None, |_| ()).expect("a thread");
+    let loads = controls.loads();
+    controls.hold_loads(Some(0));
+    // It has the first one's, and there is none for the next.
+    let mut second = Guest::new(&engine);
+    load(&mut second, 1, &machine_code(0));
+    until("one is being loaded", || controls.loads() == loads + 1);
+    comes_while_it_is_loaded(&engine, &controls);
+}
+
+#[test]
+fn who_comes_while_code_of_an_earlier_server_is_loaded_has_that() {
+    let fake = Fake::new(&["VERSION=12040"]);
+    let controls = Controls::of(&fake);
+    let place = tempfile::tempdir().unwrap();
+    let folder = place.path().join("code");
+    let (engine, _) = ahead(&fake, Some(&folder));
+    load(&mut Guest::new(&engine), 1, &machine_code(0));
+    drop(engine);
+    let engine = fake.open().expect("a driver that works");
+    controls.has_batches();
+    let loads = controls.loads();
+    controls.hold_loads(Some(0));
+    engine.load_ahead(Some(&folder), |_| ()).expect("a thread");
+    until("it is being loaded", || controls.loads() == loads + 1);
+    comes_while_it_is_loaded(&engine, &controls);
+}
+
 #[test]
 fn every_device_has_the_code_of_an_earlier_server() {
     let fake = Fake::new(&["VERSION=12040", "DEVICES=2"]);

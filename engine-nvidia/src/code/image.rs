@@ -54,6 +54,8 @@ pub(crate) struct Image {
     /// Modules that nobody has, of an image with variables: the one that was made to learn all this, such as were
     /// loaded ahead, and those of clients that have gone which can be as new.
     spares: Mutex<Vec<Spare>>,
+    /// Held by who loads one ahead, which waits for nobody: who comes meanwhile has that one instead of loading another.
+    loading_ahead: Mutex<()>,
 }
 
 /// A device's module of an image without variables.
@@ -196,6 +198,7 @@ impl Image {
             room: Arc::clone(room),
             shared: Mutex::default(),
             spares: Mutex::default(),
+            loading_ahead: Mutex::default(),
         };
         let loaded = Arc::new(loaded);
         match image.is_shared() {
@@ -276,7 +279,11 @@ impl Image {
             *shared = Some(Arc::clone(&loaded));
             return Ok(loaded);
         }
-        if let Some(loaded) = self.take_spare(device) {
+        let ahead = || {
+            let _loaded = self.loading_ahead.lock();
+            self.take_spare(device)
+        };
+        if let Some(loaded) = self.take_spare(device).or_else(ahead) {
             return Ok(loaded);
         }
         let loaded = self.instantiate_alone(device)?;
@@ -378,6 +385,7 @@ impl Image {
             }
             return Ok(());
         }
+        let _one = self.loading_ahead.lock();
         if !self.wants_spare(device) {
             return Ok(());
         }

@@ -281,8 +281,8 @@ impl KnownImages {
         self.has_had_clients.load(Ordering::Relaxed)
     }
 
-    /// What one client at a time has locked that has the driver load an image.
-    fn turn(&self, content: &Content) -> Arc<Mutex<()>> {
+    /// What one at a time has locked that has the driver load an image: a client, or who loads ahead.
+    pub(crate) fn turn(&self, content: &Content) -> Arc<Mutex<()>> {
         let mut coming = self.coming.lock();
         coming.retain(|_, turn| turn.strong_count() > 0);
         if let Some(turn) = coming.get(content).and_then(Weak::upgrade) {

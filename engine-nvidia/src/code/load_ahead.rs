@@ -245,7 +245,12 @@ impl Thread {
         let (Some(next), Some(files)) = (self.next.take(), &self.files) else {
             return true;
         };
-        if !files.set_aside(&next.file) {
+        // Who comes with it meanwhile waits for what comes of this, and whoever has come with it has it without this.
+        let turn = images.turn(&next.content);
+        let Some(_one) = turn.try_lock() else {
+            return true;
+        };
+        if !images.wants(&next.content, next.file.seen) || !files.set_aside(&next.file) {
             return true;
         }
         match next

@@ -125,6 +125,11 @@ impl Controls {
         self.turn(b"fake_hold\0", on);
     }
 
+    /// Lets so many modules be loaded, and holds who loads more in that call; with `None` nobody.
+    pub fn hold_loads(&self, left: Option<i32>) {
+        self.set(b"fake_hold_loads\0", left.unwrap_or(-1));
+    }
+
     /// Has kernels whose first parameter is 0 spin, or end.
     pub fn spin(&self, on: bool) {
         self.turn(b"fake_spin\0", on);

@@ -9,6 +9,8 @@ const MOST: usize = 80;
 /// What `cargo test` says of a test that takes long, and of one that failed.
 const IS_SLOW: &str = " has been running for over ";
 const HAS_FAILED: &str = " ... FAILED";
+/// What a test says that waited in vain, before it ends its process.
+const IN_VAIN: &str = "not within ";
 
 /// The lines that say which tests failed, and which had not ended when the output did; of what is no test, the errors. The last of
 /// them, if they are many.
@@ -25,6 +27,7 @@ pub(super) fn lines(output: &str) -> Vec<&str> {
         };
         line.ends_with(HAS_FAILED)
             || line.starts_with("error")
+            || line.starts_with(IN_VAIN)
             || line.starts_with("xtask: process ")
             || line.starts_with("xtask:   ")
             || line.starts_with("FAILED")
@@ -52,6 +55,7 @@ test two has been running for over 60 seconds
 test three has been running for over 60 seconds
 test four ... FAILED
 test two ... ok
+not within 60s: three
 error: test failed, to rerun pass `--test some`
 xtask: process 7: some --one
 ";
@@ -60,6 +64,7 @@ xtask: process 7: some --one
             [
                 "test three has been running for over 60 seconds",
                 "test four ... FAILED",
+                "not within 60s: three",
                 "error: test failed, to rerun pass `--test some`",
                 "xtask: process 7: some --one",
             ]
