@@ -442,8 +442,8 @@ fn a_batch_is_not_taken_for_one_kernel_that_runs_for_too_long() {
         .observer
         .limit_kernel_time(Some(Duration::from_millis(50)));
     controls.hold(true);
-    burst(&mut guest, 0, module, at, 0..32);
     let begun = Instant::now();
+    burst(&mut guest, 0, module, at, 0..32);
     until("it is told of one", || {
         !guest.observer.overruns().is_empty()
     });

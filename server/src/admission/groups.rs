@@ -174,7 +174,7 @@ impl SettingTurn {
         }
     }
 
-    /// Waits for everything that is to be done before.
+    /// Waits for everything that is to be done for this group before.
     fn wait(&self) {
         let mut known = self.shared.known.lock();
         while known
@@ -182,6 +182,20 @@ impl SettingTurn {
             .get(&self.number)
             .is_some_and(|turns| turns.first() != Some(&self.place))
         {
+            self.shared.turned.wait(&mut known);
+        }
+    }
+
+    /// Whether something is under way, for whichever group, that was told before.
+    fn has_any_before(&self, known: &KnownGroups) -> bool {
+        let mut turns = known.turns.values();
+        turns.any(|turns| turns.first().is_some_and(|first| *first < self.place))
+    }
+
+    /// Waits until nothing is.
+    fn wait_for_all_before(&self) {
+        let mut known = self.shared.known.lock();
+        while self.has_any_before(&known) {
             self.shared.turned.wait(&mut known);
         }
     }
@@ -266,7 +280,16 @@ impl Groups {
         let Some(group) = self.find(packet.group) else {
             return Ok(());
         };
-        let set = group.set(engine, packet, Arc::strong_count(&group) > 2);
+        let set = || group.set(engine, packet, Arc::strong_count(&group) > 2);
+        let others = turn.has_any_before(&self.0.known.lock());
+        let set = match set() {
+            // What was told before may leave as much as is wanted: a group's end, or less for one.
+            Err((CUresult::ERROR_INVALID_RESOURCE_CONFIGURATION, _)) if others => {
+                turn.wait_for_all_before();
+                set()
+            }
+            set => set,
+        };
         let mut wrong = group.wrong.lock();
         match &set {
             Ok(()) => *wrong = None,
@@ -491,6 +514,87 @@ mod tests {
         assert_eq!(code, CUresult::ERROR_NOT_SUPPORTED);
         assert_eq!(group.compute().unwrap().share.percentage, 25.0);
         assert!(group.refusal().is_none(), "it goes on as it was");
+    }
+
+    /// A device of which groups reserve parts, and that ends a group when told.
+    #[derive(Debug)]
+    struct Reserving {
+        devices: Vec<DeviceFacts>,
+        reserved: Mutex<HashMap<u32, f32>>,
+        may_end: Mutex<std::sync::mpsc::Receiver<()>>,
+    }
+
+    impl Engine for Reserving {
+        fn devices(&self) -> &[DeviceFacts] {
+            &self.devices
+        }
+        fn lost(&self) -> Option<CUresult> {
+            None
+        }
+        fn attach(&self, _: Attachment) -> Result<Box<dyn Client>, CUresult> {
+            Err(CUresult::ERROR_NOT_SUPPORTED)
+        }
+        fn set_group(&self, number: u32, share: Option<GroupShare>) -> Result<(), CUresult> {
+            let Some(share) = share else {
+                self.may_end.lock().recv().unwrap();
+                self.reserved.lock().remove(&number);
+                return Ok(());
+            };
+            let mut reserved = self.reserved.lock();
+            let all: f32 = reserved.values().sum();
+            if all + share.percentage > 100.0 {
+                return Err(CUresult::ERROR_INVALID_RESOURCE_CONFIGURATION);
+            }
+            reserved.insert(number, share.percentage);
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn who_is_told_after_the_end_of_a_group_has_what_that_had() {
+        let (end, may_end) = std::sync::mpsc::channel();
+        let engine = Reserving {
+            devices: vec![DeviceFacts::default()],
+            reserved: Mutex::default(),
+            may_end: Mutex::new(may_end),
+        };
+        let (groups, usage) = (Groups::default(), GroupUsage::create("test").unwrap());
+        let announce = |group: u32, percentage: &str| {
+            let packet = control_messages::Group {
+                group,
+                percentage: Some(percentage.into()),
+                reserved: true,
+                ..control_messages::Group::default()
+            };
+            let fd = usage.as_fd().try_clone_to_owned().unwrap();
+            let turn = groups.announce(&engine, &packet, fd).unwrap();
+            (packet, turn)
+        };
+        let (first, turn) = announce(1, "60");
+        groups.apply_limits(&engine, &first, &turn).unwrap();
+        drop(turn);
+        let (end_turn, group) = groups.remove(1).unwrap();
+        let (second, turn) = announce(2, "50");
+        let (third, last) = announce(3, "60");
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                groups.end_in_engine(&engine, &end_turn, &group);
+                drop(end_turn);
+            });
+            let second = scope.spawn(|| {
+                let set = groups.apply_limits(&engine, &second, &turn);
+                drop(turn);
+                set
+            });
+            let third = scope.spawn(|| groups.apply_limits(&engine, &third, &last));
+            // So that most of the time they have been refused once.
+            std::thread::sleep(Duration::from_millis(50));
+            end.send(()).unwrap();
+            assert_eq!(second.join().unwrap(), Ok(()));
+            let (code, text) = third.join().unwrap().unwrap_err();
+            assert_eq!(code, CUresult::ERROR_INVALID_RESOURCE_CONFIGURATION);
+            assert!(text.contains("more would be reserved"), "{text}");
+        });
     }
 
     #[test]
