@@ -45,6 +45,7 @@ fn whose_work_was_not_begun_is_told_apart() {
     writes.write(0, device, &[1; 64]);
     writes.launch(0, modules[3], 1, 1, &poke(0, 1));
     elsewhere.launch(0, modules[4], 1, 1, &poke(0, 1));
+    until("the other device has it", || work[4].may_have_begun());
     controls.die(700);
     for guest in [&guilty, &behind, &unmarked, &writes, &elsewhere] {
         let _ = guest.observer.fault();
