@@ -157,7 +157,12 @@ impl Controls {
         }
     }
 
-    /// Kills the context.
+    /// Of which device alone contexts die.
+    pub fn dies_alone(&self, device: i32) {
+        self.set(b"fake_die_of\0", device);
+    }
+
+    /// Kills the contexts.
     pub fn die(&self, code: u32) {
         // SAFETY: the function has this type in `driver.c`.
         unsafe {

@@ -92,7 +92,10 @@ static int mps_is_lost(void) {
 }
 
 static pthread_mutex_t big = PTHREAD_MUTEX_INITIALIZER;
-static int sticky;     /* what the context died of */
+static int death;      /* what contexts died of, those of one device or of all */
+static int dead = -1;
+static __thread int current; /* device of the thread's context */
+static int sticky(void) { return dead < 0 || dead == current ? death : 0; }
 static int held;       /* streams do nothing */
 #ifndef SPINNING
 #define SPINNING 0
@@ -164,7 +167,7 @@ static int stalled(struct op *o) {
 }
 static int waits(struct op *o) { return stalled(o) ||  o->kind == 8 && ((struct semaphore *)o->data)->value < o->from; }
 static void drain(struct stream *s) {
-    while (!held && !sticky && s->first && !(s->first->kind == 5 && !ending && spins()) && !waits(s->first)) {
+    while (!held && !death && s->first && !(s->first->kind == 5 && !ending && spins()) && !waits(s->first)) {
         struct op *o = s->first;
         if (o->kind == 5 && ending) ending--;
         if (!(s->first = o->next)) s->last = &s->first;
@@ -189,7 +192,7 @@ static void drain_all(void) {
 }
 static R push(struct stream *s, struct op o) {
     pthread_mutex_lock(&big);
-    R r = sticky ? sticky : scarce();
+    R r = sticky() ? sticky() : scarce();
     if (!r) {
         struct op *kept = malloc(sizeof o);
         *kept = o;
@@ -250,7 +253,8 @@ static int load_goes_on(void) {
 }
 void fake_spin(int on) { turn(&spinning, on); }
 void fake_end(int count) { turn(&ending, count); }
-void fake_die(int code) { sticky = code; }
+void fake_die(int code) { death = code; }
+void fake_die_of(int device) { dead = device; }
 static _Atomic long signatures; /* words that streams were asked to write */
 static _Atomic long loads;      /* modules that were loaded */
 long fake_count(int what) {
@@ -311,7 +315,6 @@ R cuDeviceGetAttribute(int *v, unsigned a, int d) {
     *v = 1000 + a;
     return OK;
 }
-static __thread int current;       /* device of the thread's context */
 static __thread long current_part; /* its groups of multiprocessors, if it is a green one; 0 for all */
 R cuDevicePrimaryCtxRetain(void **c, int d) {
     *c = (void *)(0x1000 + (P)d);
@@ -329,7 +332,7 @@ R cuCtxGetStreamPriorityRange(int *l, int *g) { *l = 0; *g = -5; return OK; }
 #ifndef OTHERS
 #define OTHERS 0
 #endif
-R cuMemGetInfo_v2(size_t *f, size_t *t) { *f = total - OTHERS - taken; *t = total; return sticky; }
+R cuMemGetInfo_v2(size_t *f, size_t *t) { *f = total - OTHERS - taken; *t = total; return sticky(); }
 
 R cuStreamCreateWithPriority(struct stream **s, unsigned f, int p) {
     if (scarce()) return OUT_OF_MEMORY;
@@ -343,7 +346,7 @@ R cuStreamCreateWithPriority(struct stream **s, unsigned f, int p) {
         if (!streams[i]) { streams[i] = *s; break; }
     live_streams++;
     pthread_mutex_unlock(&big);
-    return sticky;
+    return sticky();
 }
 
 #ifdef GREEN
@@ -394,13 +397,13 @@ R cuStreamQuery(struct stream *s) {
     pthread_mutex_unlock(&big);
 #endif
 #ifdef DEATH
-    if (!sticky && has_died()) sticky = 700;
+    if (!sticky() && has_died()) death = 700;
 #endif
-    if (!sticky && mps_is_lost()) sticky = 806;
-    return sticky ? sticky : s->first ? NOT_READY : OK;
+    if (!sticky() && mps_is_lost()) death = 806;
+    return sticky() ? sticky() : s->first ? NOT_READY : OK;
 }
-R cuStreamSynchronize(struct stream *s) { return sticky; }
-R cuStreamWaitEvent(struct stream *s, void *e, unsigned f) { return sticky; }
+R cuStreamSynchronize(struct stream *s) { return sticky(); }
+R cuStreamWaitEvent(struct stream *s, void *e, unsigned f) { return sticky(); }
 R cuStreamWriteValue32_v2(struct stream *s, P to, uint32_t v, unsigned f) {
     signatures++;
     return push(s, (struct op){.kind = 2, .to = to, .value = v});
@@ -415,7 +418,7 @@ R cuImportExternalSemaphore(struct semaphore **s, const struct semaphore_handle 
     *s = last_semaphore = calloc(1, sizeof **s);
     (*s)->kind = d->kind;
     live_semaphores++;
-    return sticky;
+    return sticky();
 }
 R cuDestroyExternalSemaphore(struct semaphore *s) { live_semaphores--; free(s); return OK; }
 R cuSignalExternalSemaphoresAsync(struct semaphore *const *s, const struct semaphore_params *p, unsigned n, struct stream *stream) {
@@ -436,7 +439,7 @@ void fake_signal(int value) {
 R cuLaunchHostFunc(struct stream *s, void (*f)(void *), void *d) {
     return push(s, (struct op){.kind = 3, .call = f, .data = d});
 }
-R cuEventCreate(struct event **e, unsigned f) { if (scarce()) return OUT_OF_MEMORY; *e = calloc(1, sizeof **e); live_events++; return sticky; }
+R cuEventCreate(struct event **e, unsigned f) { if (scarce()) return OUT_OF_MEMORY; *e = calloc(1, sizeof **e); live_events++; return sticky(); }
 R cuEventDestroy_v2(struct event *e) { live_events--; free(e); return OK; }
 R cuEventRecord(struct event *e, struct stream *s) {
     struct event before = *e;
@@ -446,8 +449,8 @@ R cuEventRecord(struct event *e, struct stream *s) {
     if (r) *e = before;
     return r;
 }
-R cuEventQuery(struct event *e) { return sticky ? sticky : e->recorded && !e->passed ? NOT_READY : OK; }
-R cuEventElapsedTime(float *ms, struct event *a, struct event *b) { *ms = b->at - a->at; return sticky; }
+R cuEventQuery(struct event *e) { return sticky() ? sticky() : e->recorded && !e->passed ? NOT_READY : OK; }
+R cuEventElapsedTime(float *ms, struct event *a, struct event *b) { *ms = b->at - a->at; return sticky(); }
 
 R cuMemHostAlloc(void **p, size_t n, unsigned f) { if (scarce()) return OUT_OF_MEMORY; *p = aligned_alloc(4096, n); return *p ? OK : OUT_OF_MEMORY; }
 R cuMemFreeHost(void *p) { free(p); return OK; }
@@ -463,7 +466,7 @@ R cuMemHostRegister_v2(void *p, size_t n, unsigned f) {
             registered[i][0] = (P)p;
             registered[i][1] = n;
             live_registrations++;
-            return sticky;
+            return sticky();
         }
     return OUT_OF_MEMORY;
 }
@@ -514,12 +517,12 @@ R cuMemCreate(struct physical **h, size_t n, void *p, uint64_t f) {
     memset(old, 0xa5, sizeof old);
     for (size_t at = 0; at < n && at < 4 << 20; at += sizeof old)
         if (pwrite((*h)->file, old, sizeof old, at) != sizeof old) return OUT_OF_MEMORY;
-    return sticky;
+    return sticky();
 }
 R cuMemExportToShareableHandle(int *file, struct physical *h, unsigned kind, uint64_t f) {
     if (kind != 1 || f) return INVALID_VALUE;
     *file = fcntl(h->file, F_DUPFD_CLOEXEC, 0);
-    return *file < 0 ? OPERATING_SYSTEM : sticky;
+    return *file < 0 ? OPERATING_SYSTEM : sticky();
 }
 R cuMemImportFromShareableHandle(struct physical **h, void *file, unsigned kind) {
     int number = fcntl((int)(intptr_t)file, F_DUPFD_CLOEXEC, 0);
@@ -528,7 +531,7 @@ R cuMemImportFromShareableHandle(struct physical **h, void *file, unsigned kind)
     taken += n;
     *h = malloc(sizeof **h);
     **h = (struct physical){number, n, 1};
-    return sticky;
+    return sticky();
 }
 R cuMemRelease(struct physical *h) { HOLD_TABLES; leave(h); return OK; }
 R cuMemMap(P at, size_t n, size_t o, struct physical *h, uint64_t f) {
@@ -580,10 +583,10 @@ R cuArray3DCreate_v2(struct array **a, struct array_shape *s) {
     *a = malloc(sizeof **a);
     (*a)->bytes = s->width * (s->height ? s->height : 1) * (s->depth ? s->depth : 1) * 4;
     taken += (*a)->bytes;
-    return sticky;
+    return sticky();
 }
 R cuArrayDestroy(struct array *a) { waits_for_all(); taken -= a->bytes; free(a); return OK; }
-R cuMemcpy3D_v2(void *copy) { return scarce() ? OUT_OF_MEMORY : sticky; }
+R cuMemcpy3D_v2(void *copy) { return scarce() ? OUT_OF_MEMORY : sticky(); }
 
 static R whole(P at, size_t n) { /* a host range lies in one registration, or in none */
     HOLD_TABLES;
@@ -602,7 +605,7 @@ R cuMemcpyAsync(P to, P from, size_t n, struct stream *s) {
 R cuMemcpyDtoH_v2(void *to, P from, size_t n) {
     if (scarce()) return OUT_OF_MEMORY;
     memcpy(to, (void *)from, n);
-    return sticky;
+    return sticky();
 }
 R cuMemcpyDtoHAsync_v2(void *to, P from, size_t n, struct stream *s) { return cuMemcpyAsync((P)to, from, n, s); }
 R cuMemcpyHtoDAsync_v2(P to, void *from, size_t n, struct stream *s) {
@@ -644,7 +647,7 @@ static R map_of(uint64_t *m, uint64_t kind, unsigned t, unsigned r, void *a, uin
     if ((uintptr_t)m % 64 || t == 8 /* as if this one had no doubles */) return INVALID_VALUE;
     uint64_t made[16] = {kind, (P)a, t, r, d[r - 1], r > 1 ? s[r - 2] : 0, side, e[r - 1], rest};
     memcpy(m, made, sizeof made);
-    return sticky;
+    return sticky();
 }
 R cuTensorMapEncodeTiled(void *m, unsigned t, unsigned r, void *a, uint64_t *d, uint64_t *s, unsigned *b, unsigned *e, unsigned i, unsigned w, unsigned l, unsigned f) {
     return map_of(m, 0, t, r, a, d, s, b[r - 1], e, i << 12 | w << 8 | l << 4 | f);
@@ -702,7 +705,7 @@ R cuModuleLoadDataEx(struct module **m, const char *image, unsigned n, unsigned 
     (*m)->text = strdup(text);
     if (!strstr(text, "openmps_mark")) last_module = *m;
     live_modules += !strstr(text, "openmps_mark"); /* which goes with the context */
-    return sticky;
+    return sticky();
 }
 R cuModuleLoadData(struct module **m, const char *image) { return cuModuleLoadDataEx(m, image, 0, 0, 0); }
 /* What it was stays, so that a graph can tell that it has a function that is gone. */
@@ -832,7 +835,7 @@ R cuGraphCreate(struct graph **g, unsigned f) {
     if (scarce()) return OUT_OF_MEMORY;
     *g = calloc(1, sizeof **g);
     live_graphs++;
-    return sticky;
+    return sticky();
 }
 R cuGraphAddKernelNode_v2(P *node, struct graph *g, P *before, size_t n, struct node_params *p) {
     if (scarce()) return OUT_OF_MEMORY;
@@ -855,7 +858,7 @@ R cuGraphInstantiateWithFlags(struct graph **e, struct graph *g, uint64_t f) {
     *e = malloc(sizeof **e);
     **e = *g;
     live_graphs++;
-    return sticky;
+    return sticky();
 }
 R cuGraphExecKernelNodeSetParams_v2(struct graph *e, P node, struct node_params *p) {
     if (scarce()) return OUT_OF_MEMORY;
