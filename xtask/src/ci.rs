@@ -125,7 +125,7 @@ fn tests(all_toolkits: bool, platforms: Option<Duration>) -> Vec<Part> {
         part("documentation", documentation).behind(PROGRAMS),
         part("CUDA programs", move || corpus::test(all_toolkits)).after(PROGRAMS),
         part("crates", || {
-            run(cargo_with_limits().args(["test", "--workspace", FEATURES, "--no-fail-fast"]))
+            run(cargo_with_limits(None).args(["test", "--workspace", FEATURES, "--no-fail-fast"]))
         })
         .after(PROGRAMS)
         .behind("documentation"),

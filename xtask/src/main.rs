@@ -6,6 +6,7 @@ mod ci;
 mod corpus;
 mod coverage;
 mod daemon;
+mod delays;
 mod development_build;
 mod fetch;
 mod fuzz;
@@ -90,6 +91,15 @@ enum Task {
         /// Only crates whose name contains this
         #[arg(default_value = "")]
         filter: String,
+    },
+    /// Runs the crates' tests with delays by chance where threads meet, which finds races
+    Delays {
+        /// Only crates whose name contains this
+        #[arg(default_value = "")]
+        filter: String,
+        /// How often
+        #[arg(long, default_value_t = 1)]
+        rounds: u32,
     },
     /// Compares the lines of each crate that its own unit tests run with xtask/line-coverage.txt
     LineCoverage {
@@ -196,6 +206,7 @@ fn main() -> Result<()> {
         } => platforms::one(&filter, &answer),
         Task::Ci => skipped::finish(false, ci::all()),
         Task::Loom => ci::loom(),
+        Task::Delays { filter, rounds } => delays::delays(&filter, rounds),
         Task::LineCoverage { filter, update } => line_coverage::line_coverage(&filter, update),
         Task::Miri { filter } => miri::miri(&filter),
         Task::Fuzz {

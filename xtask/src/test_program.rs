@@ -5,6 +5,7 @@
 
 use std::ffi::OsString;
 use std::fs;
+use std::path::Path;
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
@@ -20,10 +21,11 @@ const LIMIT: Duration = Duration::from_secs(8 * 60);
 /// Between looks whether it has ended.
 const INTERVAL: Duration = Duration::from_millis(5);
 
-/// cargo, with its test programs run by [`run`].
-pub fn cargo_with_limits() -> Command {
+/// cargo, with its test programs run by [`run`], and with this library in them and in what they start.
+pub fn cargo_with_limits(preloaded: Option<&Path>) -> Command {
     let mut command = cargo();
     let itself = root().join("target/debug/xtask");
+    let preload = preloaded.map(|library| format!("env LD_PRELOAD={} ", library.display()));
     // cargo takes what stands there for words.
     if let Some(itself) = itself
         .to_str()
@@ -33,7 +35,7 @@ pub fn cargo_with_limits() -> Command {
         let name = target.to_uppercase().replace('-', "_");
         command.env(
             format!("CARGO_TARGET_{name}_RUNNER"),
-            format!("{itself} test-program"),
+            format!("{}{itself} test-program", preload.unwrap_or_default()),
         );
     }
     command
