@@ -22,16 +22,29 @@ const FENCED: &str = ".version 7.8\n.target sm_75\n.address_size 64\n.visible .g
 
 /// The number of the last operation of stream 0 that was reported.
 fn last(guest: &Guest) -> u64 {
-    guest.observer.completed(0).last().expect("something").0
+    last_of(guest, 0)
+}
+
+fn last_of(guest: &Guest, stream: u32) -> u64 {
+    guest
+        .observer
+        .completed(stream)
+        .last()
+        .expect("something")
+        .0
 }
 
 /// Launches a kernel and waits for it. Whether the device told of it.
 fn is_told(guest: &mut Guest, module: u64, to: u64) -> bool {
-    guest.launch(0, module, 1, 1, &poke(to, 7));
-    assert_eq!(guest.wait(0), Ok(()));
-    let told = guest.told_by_device(0);
-    assert!(told <= last(guest), "{told}");
-    told == last(guest)
+    is_told_in(guest, 0, module, to)
+}
+
+fn is_told_in(guest: &mut Guest, stream: u32, module: u64, to: u64) -> bool {
+    guest.launch(stream, module, 1, 1, &poke(to, 7));
+    assert_eq!(guest.wait(stream), Ok(()));
+    let (told, last) = (guest.told_by_device(stream), last_of(guest, stream));
+    assert!(told <= last, "{told}");
+    told == last
 }
 
 /// A fake driver, an engine over it that has its batches, and what is seen of it.
@@ -163,4 +176,36 @@ fn a_run_is_told_of_as_one() {
         assert_eq!(guest.wait(0), Ok(()));
         assert_eq!(guest.told_by_device(0), last(&guest));
     }
+}
+
+#[test]
+fn a_stream_in_the_place_of_another_is_not_told_of_by_what_that_has_left() {
+    let (_fake, engine, controls) = driver();
+    let (mut guest, device, module) = batching(&engine);
+    const SLOT: u32 = 40;
+    guest.stream(SLOT);
+    for _ in 0..BEFORE {
+        assert!(!is_told_in(&mut guest, SLOT, module, device));
+    }
+    assert!(is_told_in(&mut guest, SLOT, module, device));
+    // The former one has something under way of which the device tells, when it ends and the next one comes and has work.
+    controls.hold(true);
+    guest.launch(SLOT, module, 1, 1, &poke(device, 1));
+    let left = guest.at(SLOT).sequence - 1;
+    guest.client.stop_polling();
+    until("it is with the driver", || controls.queued() > 0);
+    guest.destroy(SLOT);
+    guest.stream(SLOT);
+    guest.launch(SLOT, module, 1, 1, &poke(device, 2));
+    guest.client.stop_polling();
+    assert!(guest.told_by_device(SLOT) < left);
+    controls.hold(false);
+    assert_eq!(guest.wait(SLOT), Ok(()));
+    assert_eq!(guest.told_by_device(SLOT), left);
+    assert_eq!(guest.word(device), 2);
+    for _ in 1..BEFORE {
+        assert!(!is_told_in(&mut guest, SLOT, module, device));
+        assert_eq!(guest.told_by_device(SLOT), left);
+    }
+    assert!(is_told_in(&mut guest, SLOT, module, device));
 }

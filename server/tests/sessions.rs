@@ -2,13 +2,21 @@
 
 mod rig;
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 use cuda_abi::CUresult;
+use engine::PollResult;
 use protocol::control_messages::{ClientFields, Ending, Guilt, Packet};
 use protocol::operations::*;
 use rig::engine::{FAULTING, FakeEngine, INSTANT, KILLING};
 use rig::{Rig, until};
+use transport::memory::Mapping;
+
+/// Where in a ring's memory it stands how much was posted.
+const POSTED: usize = 0;
 
 #[test]
 fn a_client_comes_works_and_leaves() {
@@ -59,6 +67,49 @@ fn a_client_believes_what_the_device_says_before_the_server_has_seen_it() {
     rig.engine.open(1);
     client.end.wait(0, second).unwrap();
     assert!(client.end.completed(0) >= second);
+}
+
+#[test]
+fn what_a_client_frees_when_the_device_has_told_it_is_free_for_its_next_call() {
+    let rig = Rig::new(FakeEngine::new());
+    let client = rig.attach_with_context();
+    let free = client.free_memory();
+    let address = client.alloc(64 << 20).unwrap();
+    let kernel = client.launch_gated(0, 1);
+    client.round_trip();
+    // The session is held where it has looked how far the kernel is, and seen nothing: as one is that has no processor for a while.
+    let (is_over, seen) = (Arc::new(AtomicBool::new(false)), AtomicBool::new(false));
+    let ((looks, looked), (go_on, may_go_on)) = (channel(), channel());
+    let (engine, over) = (rig.engine.clone(), is_over.clone());
+    rig.engine.on_poll(Some(Box::new(move || {
+        if over.load(Ordering::SeqCst) {
+            engine.open(1);
+            return match seen.swap(true, Ordering::SeqCst) {
+                true => PollResult::Idle,
+                false => PollResult::Progress,
+            };
+        }
+        looks.send(()).unwrap();
+        may_go_on.recv().unwrap();
+        PollResult::Pending
+    })));
+    client.stream(40, STREAM_NON_BLOCKING);
+    looked.recv().unwrap();
+    is_over.store(true, Ordering::SeqCst);
+    rig.engine.tell(0, kernel);
+    client.end.wait(0, kernel).unwrap();
+    let free_it = MemFree { address };
+    client.end.post(0, 0, &free_it, &[]).unwrap();
+    let ring = Mapping::map(&client.memory.ring).unwrap();
+    let posted = || ring.word(POSTED).load(Ordering::SeqCst);
+    let before = posted();
+    std::thread::scope(|scope| {
+        let asked = scope.spawn(|| client.free_memory());
+        until("it asks how much is free", || posted() > before);
+        go_on.send(()).unwrap();
+        assert_eq!(asked.join().unwrap(), free);
+    });
+    rig.engine.on_poll(None);
 }
 
 #[test]

@@ -173,6 +173,17 @@ impl TestServer {
         }
     }
 
+    /// As a device says by itself how far a stream is, of which the server knows nothing.
+    pub(crate) fn tell(&self, stream: u32, sequence: u64) {
+        let publisher = self
+            .publisher
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let (memory, words) = publisher.as_ref().expect("a client").device_completions();
+        let word = memory.word(words.start + stream as usize * 8);
+        word.store(sequence, Ordering::Release);
+    }
+
     fn gate_is_open(&self) -> bool {
         self.gate.load(Ordering::SeqCst)
     }

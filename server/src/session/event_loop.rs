@@ -206,9 +206,15 @@ impl Session {
                 };
                 self.admit_stream_record(opcode, at, record)?;
             }
-            // Taken out, since it may have to be kept.
-            Some(_) if self.must_stall(record) => self.stalled = Some(std::mem::take(record)),
-            Some(_) => self.perform_kept(record)?,
+            Some(_) => {
+                self.see_ends()?;
+                if self.must_stall(record) {
+                    // Taken out, since it may have to be kept.
+                    self.stalled = Some(std::mem::take(record));
+                } else {
+                    self.perform_kept(record)?;
+                }
+            }
             None => self.unknown(record)?,
         }
         self.unretired.push_back((position, at));
@@ -216,6 +222,16 @@ impl Session {
             self.note_spilled();
         }
         Ok(true)
+    }
+
+    /// Looks how far work has come, and does what is due, before a call is carried out that concerns more than one stream. The client may have
+    /// heard of an end from a device itself, and then counts on what it has freed, though nobody here has looked since.
+    fn see_ends(&mut self) -> Result<(), End> {
+        self.client.poll();
+        if self.observer.progress.take_ready() {
+            self.release()?;
+        }
+        Ok(())
     }
 
     /// Gives back the places in the ring of what is done, in the ring's order.

@@ -34,7 +34,7 @@ static SHARING: AtomicU32 = AtomicU32::new(0);
 /// Where a session's thread runs.
 #[derive(Debug)]
 pub(super) struct ProcessorSharing {
-    /// Where it may run; none where that cannot be found out.
+    /// Where it could run when it began to share; none where that could not be found out.
     allowed: Option<CpuSet>,
     seen_soon: u32,
     /// It shares if more than this part of all is to.
@@ -53,7 +53,7 @@ impl ProcessorSharing {
     pub(super) fn new(session: u64) -> Self {
         const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
         Self {
-            allowed: sched_getaffinity(None).ok(),
+            allowed: None,
             seen_soon: 0,
             place: (session.wrapping_mul(GOLDEN) >> 48) as u32,
             part_to_share: running_threads::part_to_share,
@@ -67,8 +67,10 @@ impl ProcessorSharing {
         if self.seen_soon < SEEN_SOON {
             return;
         }
+        let part = (self.part_to_share)();
         let steady = if self.is_sharing { STEADY } else { 0 };
-        if self.place >= (self.part_to_share)().saturating_add(steady) {
+        // Where nobody is to share, those of the first places do not either.
+        if part == 0 || self.place >= part.saturating_add(steady) {
             self.leave(consumer);
         } else if self.is_sharing {
             self.follow(consumer);
@@ -93,10 +95,16 @@ impl ProcessorSharing {
 
     fn begin(&mut self) -> bool {
         let more = |sharing: u32| (sharing < MOST_SHARING).then_some(sharing + 1);
-        self.is_sharing = self.allowed.is_some()
-            && SHARING
-                .fetch_update(Ordering::Relaxed, Ordering::Relaxed, more)
-                .is_ok();
+        if SHARING
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, more)
+            .is_ok()
+        {
+            self.is_sharing = true;
+            self.allowed = sched_getaffinity(None).ok();
+            if self.allowed.is_none() {
+                self.end();
+            }
+        }
         self.is_sharing
     }
 
@@ -104,29 +112,40 @@ impl ProcessorSharing {
         if std::mem::take(&mut self.is_sharing) {
             SHARING.fetch_sub(1, Ordering::Relaxed);
         }
-        if let (Some(_), Some(allowed)) = (self.held.take(), &self.allowed) {
+        if let (Some((processor, _)), Some(allowed)) = (self.held.take(), &self.allowed)
+            // Unless somebody else has said meanwhile where it is to run.
+            && sched_getaffinity(None).is_ok_and(|now| now == only(processor))
+        {
             // It could run there before.
             let _ = sched_setaffinity(None, allowed);
         }
     }
 
-    /// Goes where the client says that it is, if it may run there.
-    fn follow(&mut self, consumer: &Consumer) {
+    /// Goes where the client says that it is. If it may not run there, the two do not share.
+    fn follow(&mut self, consumer: &mut Consumer) {
         let Some(processor) = consumer.client_processor() else {
             return;
         };
         let stays =
             |(held, since): (usize, Instant)| held == processor || since.elapsed() < BETWEEN_MOVES;
         let may = |allowed: &CpuSet| processor < CpuSet::MAX_CPU && allowed.is_set(processor);
-        if self.held.is_some_and(stays) || !self.allowed.as_ref().is_some_and(may) {
+        if self.held.is_some_and(stays) {
             return;
         }
-        let mut only = CpuSet::new();
-        only.set(processor);
-        if sched_setaffinity(None, &only).is_ok() {
+        if self.allowed.as_ref().is_some_and(may)
+            && sched_setaffinity(None, &only(processor)).is_ok()
+        {
             self.held = Some((processor, Instant::now()));
+        } else {
+            self.leave(consumer);
         }
     }
+}
+
+fn only(processor: usize) -> CpuSet {
+    let mut only = CpuSet::new();
+    only.set(processor);
+    only
 }
 
 impl Drop for ProcessorSharing {
@@ -159,6 +178,11 @@ mod tests {
         }
     }
 
+    /// So long that it may be moved again.
+    fn long_ago() -> Instant {
+        Instant::now() - 2 * BETWEEN_MOVES
+    }
+
     fn see_soon(sharing: &mut ProcessorSharing, consumer: &mut Consumer) {
         for _ in 0..SEEN_SOON {
             sharing.before_spinning(consumer);
@@ -185,9 +209,7 @@ mod tests {
         let last = *all.last().unwrap();
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                let mut only = CpuSet::new();
-                only.set(last);
-                sched_setaffinity(None, &only).unwrap();
+                sched_setaffinity(None, &only(last)).unwrap();
                 client.wait(0, 1).unwrap();
             });
             while consumer.client_processor().is_none() {
@@ -209,15 +231,47 @@ mod tests {
             sharing.leave(&mut consumer);
         }
 
+        // Nor is the thread kept where the client was before it went where the thread cannot go.
+        let say = |processor: usize| {
+            let said = processor as u64 + 1;
+            word.word(PROCESSOR).store(said, Ordering::Relaxed);
+        };
+        say(last);
+        see_soon(&mut sharing, &mut consumer);
+        sharing.before_spinning(&mut consumer);
+        assert_eq!(here(), [last]);
+        say(CpuSet::MAX_CPU - 1);
+        sharing.held = Some((last, long_ago()));
+        sharing.before_spinning(&mut consumer);
+        assert!(!sharing.is_sharing);
+        assert_eq!(here(), all);
+
+        // Whoever says where it is to run, before it shares or meanwhile, has the last word.
+        let everywhere = sched_getaffinity(None).unwrap();
+        if let [first, .., last] = all[..] {
+            sched_setaffinity(None, &only(first)).unwrap();
+            say(last);
+            see_soon(&mut sharing, &mut consumer);
+            sharing.before_spinning(&mut consumer);
+            assert_eq!(here(), [first]);
+            sharing.leave(&mut consumer);
+            sched_setaffinity(None, &everywhere).unwrap();
+            see_soon(&mut sharing, &mut consumer);
+            sharing.before_spinning(&mut consumer);
+            assert_eq!(here(), [last]);
+            sched_setaffinity(None, &only(first)).unwrap();
+            sharing.leave(&mut consumer);
+            assert_eq!(here(), [first]);
+            sched_setaffinity(None, &everywhere).unwrap();
+        }
+
         // Nobody follows a client from processor to processor with each launch.
-        word.word(PROCESSOR)
-            .store(all[0] as u64 + 1, Ordering::Relaxed);
+        say(all[0]);
         see_soon(&mut sharing, &mut consumer);
         sharing.before_spinning(&mut consumer);
         assert_eq!(here(), [all[0]]);
         sharing.held = Some((all[0], Instant::now() + Duration::from_secs(60)));
-        word.word(PROCESSOR)
-            .store(last as u64 + 1, Ordering::Relaxed);
+        say(last);
         sharing.before_spinning(&mut consumer);
         assert_eq!(here(), [all[0]]);
 
@@ -228,9 +282,17 @@ mod tests {
         assert!(!late.begin());
         drop(others);
         assert!(late.begin());
-        sharing.part_to_share = || 0;
-        sharing.before_spinning(&mut consumer);
-        assert_eq!(here(), all);
+        drop(late);
+        for place in [sharing.place, 0] {
+            sharing.place = place;
+            sharing.part_to_share = || ALL;
+            see_soon(&mut sharing, &mut consumer);
+            assert!(sharing.is_sharing);
+            sharing.part_to_share = || 0;
+            sharing.before_spinning(&mut consumer);
+            assert!(!sharing.is_sharing, "{place}");
+            assert_eq!(here(), all);
+        }
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::time::Duration;
 use cuda_abi::CUresult;
 use engine::{
     Attachment, Client, Engine, ExportedMemory, FurtherWindow, GroupShare, Guilt, MemoryHandle,
-    MemoryPiece, Observer, Owner, Region, Window,
+    MemoryPiece, Observer, Owner, PollResult, Region, Window,
 };
 use protocol::device_facts::{DeviceFacts, PCI_BUS_ID, PCI_DEVICE_ID, PCI_DOMAIN_ID};
 use protocol::image_descriptor::{Descriptor, Variable};
@@ -34,9 +34,13 @@ pub struct FakeEngine {
 /// Called when the engine is asked to assist.
 type Assist = Box<dyn FnMut() -> bool + Send>;
 
+/// Called when the engine is asked how far a client's work has come.
+type Poll = Box<dyn FnMut() -> PollResult + Send>;
+
 #[derive(Default)]
 struct Hooks {
     assist: Mutex<Option<Assist>>,
+    poll: Mutex<Option<Poll>>,
 }
 
 impl std::fmt::Debug for Hooks {
@@ -152,6 +156,11 @@ impl FakeEngine {
     /// Has sessions call something when they have nothing else to do; it says whether it helped.
     pub fn on_assist(&self, assist: Option<Assist>) {
         *self.shared.hooks.assist.lock().unwrap() = assist;
+    }
+
+    /// Has sessions call something where they look how far their work has come.
+    pub fn on_poll(&self, poll: Option<Poll>) {
+        *self.shared.hooks.poll.lock().unwrap() = poll;
     }
 
     /// Groups are not set, and clients do not end, as long as this is kept.
@@ -505,6 +514,11 @@ impl Client for FakeClient {
     fn assist(&mut self) -> bool {
         let mut assist = self.world.hooks.assist.lock().unwrap();
         assist.as_mut().is_some_and(|assist| assist())
+    }
+
+    fn poll(&mut self) -> PollResult {
+        let mut poll = self.world.hooks.poll.lock().unwrap();
+        poll.as_mut().map_or(PollResult::Idle, |poll| poll())
     }
 
     fn context_create(&mut self, request: &ContextCreate, _: &[u8]) -> Result<(), CUresult> {

@@ -3,6 +3,7 @@
 //! They show when what was captured or built runs, in which order, and what breaks a capture.
 
 mod locks;
+mod told_runs;
 
 use std::ffi::c_void;
 use std::sync::Mutex;
