@@ -229,11 +229,12 @@ fn spin_for(most: Duration, peer: impl Fn() -> Peer, mut done: impl FnMut() -> b
             sync::spin_hint();
         }
         let spun = began.elapsed();
-        if spun >= most {
-            break Spun::InVain;
-        }
+        // First: who is put aside meanwhile would take it for its own fault.
         if spun >= AMONG_ALL && peer() == Peer::Everywhere {
             break Spun::NoRoom;
+        }
+        if spun >= most {
+            break Spun::InVain;
         }
         // Whoever is waited for may want this processor.
         if spun >= ALONE {
