@@ -572,6 +572,7 @@ impl DeviceWindow {
         if reaches {
             self.follow(&cleared)
         } else {
+            self.physical.withdraw(at.base);
             Ok(())
         }
     }
