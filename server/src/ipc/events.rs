@@ -221,7 +221,7 @@ impl SharedEvents {
         observer: &Arc<ClientObserver>,
         token: &Token,
     ) -> Result<u32, CUresult> {
-        match self.user_exports.find(token) {
+        match self.user_exports.find(token)? {
             Some(Found::Here(ExportedObject::Event(event))) => self.add(observer, event, false),
             Some(Found::Elsewhere(ForeignObject::Event(foreign))) => {
                 let event = SharedEvent::import(foreign, &self.links)?;
