@@ -129,6 +129,27 @@ fn memory_is_not_given_back_while_it_is_cleared() {
 }
 
 #[test]
+fn what_was_cleared_when_it_was_shared_is_exported_while_more_is_cleared() {
+    let fake = fake();
+    let engine = fake.open().unwrap();
+    let controls = Controls::of(&fake);
+    let mut owner = Guest::new(&engine);
+    let base = owner.commit(0, GRANULE);
+    owner.upload(base, &noise(GRANULE, 1));
+    let bytes = GRANULE;
+    let before = owner.client.share(Window { base, bytes }).unwrap();
+    controls.hold(true);
+    let base = owner.commit(8 * GRANULE, GRANULE);
+    let late = owner.client.share(Window { base, bytes }).unwrap();
+    let now = Duration::ZERO;
+    assert!(engine.export_memory(&before, now).is_ok());
+    let not_ready = engine.export_memory(&late, now).unwrap_err();
+    assert_eq!(not_ready, CUresult::ERROR_NOT_READY);
+    controls.hold(false);
+    assert!(engine.export_memory(&late, PATIENCE).is_ok());
+}
+
+#[test]
 fn memory_is_not_given_back_while_it_is_looked_at() {
     let fake = fake();
     let engine = fake.open().unwrap();

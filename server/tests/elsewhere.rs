@@ -438,6 +438,11 @@ fn event(client: &TestClient) -> (u32, Token) {
     (event, expose(client, Exposed::Event, event.into()))
 }
 
+fn forget(client: &TestClient, event: u32) {
+    let forget = EventForget { event };
+    client.end.post(0, 0, &forget, &[]).unwrap();
+}
+
 fn open_event(client: &TestClient, token: Token) -> Result<u32, CUresult> {
     let reply = client.end.call(&EventOpen { token }, &[]).unwrap();
     match reply.status {
@@ -500,18 +505,37 @@ fn an_event_is_recorded_and_waited_for_on_both_sides() {
     other.engine.open(3);
     until("the record is past", || one.engine.was_handed(4));
     until("the record is past", || other.engine.was_handed(5));
-    // An event is here or there as it was: closed, it is another's all the same.
+    // Its maker destroys it: who waits for a record hears of it, and then each has it by itself.
     one.engine.open(4);
-    let forget = EventForget { event: made };
-    owner.end.post(0, 0, &forget, &[]).unwrap();
-    owner.round_trip();
-    assert_eq!(record_behind(&third, its, 6), 3);
-    assert_eq!(mark(&user, opened, false), Ok((3, 2)));
+    assert_eq!(record_behind(&user, opened, 6), 3);
+    wait_for(&third, its, 3, 7);
+    forget(&owner, made);
+    until("nobody new has it", || ask(one, 0, token).is_none());
+    assert_eq!(mark(&third, its, false), Ok((3, 2)));
     other.engine.open(5);
+    assert!(!other.engine.was_handed(7));
     other.engine.open(6);
-    until("it is past", || mark(&user, opened, false) == Ok((3, 3)));
+    until("the record is past", || other.engine.was_handed(7));
+    other.engine.open(7);
+    assert_eq!(record_behind(&user, opened, 8), 4);
+    assert_eq!(mark(&third, its, false), Ok((3, 3)));
+    other.engine.open(8);
     let gone = asking([other, one], || open_event(&user, token));
     assert_eq!(gone, Err(CUresult::ERROR_INVALID_HANDLE));
+}
+
+/// As PyTorch's receivers of tensors do, each of which comes with an event that its sender destroys.
+#[test]
+fn who_opens_events_and_closes_none_has_no_more_than_are_there() {
+    let [one, other] = &servers();
+    let owner = one.attach_with_context();
+    let user = other.attach_with_context();
+    for _ in 0..1500 {
+        let (made, token) = event(&owner);
+        asking([other, one], || open_event(&user, token)).unwrap();
+        forget(&owner, made);
+        owner.round_trip();
+    }
 }
 
 #[test]

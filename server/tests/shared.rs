@@ -225,6 +225,57 @@ fn addresses_are_free_again_when_what_is_unmapped_there_has_gone() {
 }
 
 /// Who shares it may be in another server: the client alone cannot tell, and the operator can.
+/// As PyTorch's receivers of tensors do, each of which comes with an event that its sender destroys.
+#[test]
+fn who_opens_events_and_closes_none_has_new_ones_for_ever() {
+    let rig = Rig::new(FakeEngine::new());
+    let [owner, user] = [(); 2].map(|()| rig.attach_with_context());
+    let forget = |client: &TestClient, event| {
+        let forget = EventForget { event };
+        client.end.post(0, 0, &forget, &[]).unwrap();
+        client.round_trip();
+    };
+    let mark = |client: &TestClient, event| {
+        let mark = EventMark { event, record: 0 };
+        client.end.call(&mark, &[]).unwrap().status
+    };
+    let own = user.end.call(&EventShare { reserved: 0 }, &[]).unwrap();
+    let own = own.fields.event;
+    let mut opened = Vec::new();
+    for _ in 0..3 * SHARED_EVENT_SLOTS {
+        let made = owner.end.call(&EventShare { reserved: 0 }, &[]).unwrap();
+        let made = made.fields.event;
+        let expose = Expose {
+            kind: Exposed::Event as u32,
+            object: made.into(),
+            bytes: 0,
+        };
+        let token = owner.end.call(&expose, &[]).unwrap().fields.token;
+        let reply = user.end.call(&EventOpen { token }, &[]).unwrap();
+        assert_eq!(reply.status, CUresult::SUCCESS, "{}", opened.len());
+        opened.push(reply.fields.event);
+        forget(&owner, made);
+    }
+    // Each has a number of its own: who destroys one late destroys no other.
+    let distinct: std::collections::BTreeSet<u32> = opened.iter().copied().collect();
+    assert_eq!(distinct.len(), opened.len());
+    let (first, last) = (opened[0], *opened.last().unwrap());
+    assert_eq!(mark(&user, first), CUresult::ERROR_INVALID_HANDLE);
+    for &event in &opened[..opened.len() - 1] {
+        let forget = EventForget { event };
+        user.end.post(0, 0, &forget, &[]).unwrap();
+    }
+    assert_eq!(mark(&user, last), CUresult::SUCCESS);
+    assert_eq!(
+        mark(&user, own),
+        CUresult::SUCCESS,
+        "the client's own stays"
+    );
+    assert!(!rig.log.contain("EventForget"), "{:?}", rig.log);
+    forget(&user, last);
+    assert_eq!(mark(&user, last), CUresult::ERROR_INVALID_HANDLE);
+}
+
 #[test]
 fn what_nobody_here_shares_is_told_in_the_log() {
     let rig = Rig::new(FakeEngine::new());

@@ -180,6 +180,11 @@ pub(crate) mod tests {
             Self { socket, peer }
         }
 
+        /// The socket, which is a trap as long as the peer lives, and the peer.
+        pub(crate) fn into_parts(self) -> (TcpStream, TcpStream) {
+            (self.socket, self.peer)
+        }
+
         /// Leaves it in a connection's queue. As long as the peer lives that is given back, it is a trap.
         pub(crate) fn send(self, to: &Connection) -> Result<TcpStream, SocketError> {
             to.send(b"x", &[self.socket.as_fd()])?;

@@ -108,6 +108,14 @@ pub(super) fn open(current: &Current, token: [u64; 4], pool: u64) -> Result<u64,
         session.post(&MemClose { address })?;
         return Ok(address);
     }
+    // What a client of another context shares lies in a window of this client's, which may be a new one; what one of the same
+    // context does, in that client's.
+    if let Err(code) = session.reserve_around(address)
+        && code != CUresult::ERROR_INVALID_VALUE
+    {
+        session.post(&MemClose { address })?;
+        return Err(code);
+    }
     let range = Range {
         pool,
         ..Range::new(current, Origin::Imported, address, bytes)

@@ -128,6 +128,11 @@ impl Event {
         Ok(connection.call(&mark)?.fields)
     }
 
+    /// Whether an event that is shared was ever recorded.
+    fn is_recorded(connection: &Connection, slot: u32) -> Result<bool, CUresult> {
+        Ok(Self::standing(connection, slot, false)?.recorded > 0)
+    }
+
     fn timer(&self) -> Option<Key> {
         *self.timer.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -311,7 +316,13 @@ pub(crate) fn wait_for_event(
     if let Some(capture) = target.current_capture()? {
         let what = match event.recorded() {
             _ if external => WaitFor::External(name),
-            Recorded::Never => WaitFor::Nothing,
+            // The records of one that others share are the server's to tell.
+            Recorded::Never => match event.shared() {
+                Some(slot) if Event::is_recorded(target.current.connection(), slot)? => {
+                    WaitFor::Outside
+                }
+                _ => WaitFor::Nothing,
+            },
             Recorded::At(_) => WaitFor::Outside,
             Recorded::Captured(mark) => WaitFor::CapturedEvent(mark),
         };

@@ -55,6 +55,9 @@ pub(crate) const WINDOW: u64 = 1 << 30;
 
 const ARENA: u64 = 0x2a00_0000_0000;
 
+/// Where a further window is, which the client has not had from the beginning.
+pub(crate) const FURTHER: u64 = ARENA + 16 * WINDOW;
+
 /// Bytes of memory that the test's devices say they have.
 pub(crate) const MEMORY: u64 = 256 << 20;
 

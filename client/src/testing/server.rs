@@ -21,7 +21,7 @@ use transport::memory::Mapping;
 use transport::ring::Record;
 use transport::session::{Consumer, Publisher};
 
-use super::{MEMORY, TestServer};
+use super::{FURTHER, MEMORY, TestServer, WINDOW};
 
 /// A launch as it arrived.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,6 +57,8 @@ struct Server<'a> {
     streams: HashMap<u32, u32>,
     /// With their values.
     semaphores: HashMap<u64, u64>,
+    /// The records of the event that is shared.
+    recorded: u64,
     completed: HashMap<u32, u64>,
     /// Up to where the gates of each stream are open.
     released: HashMap<u32, u64>,
@@ -89,6 +91,7 @@ pub(super) fn run(
         arrays: HashMap::new(),
         streams: HashMap::new(),
         semaphores: HashMap::new(),
+        recorded: 0,
         completed: HashMap::new(),
         released: HashMap::new(),
         pending: HashMap::new(),
@@ -125,13 +128,9 @@ macro_rules! not_here {
 impl Operations for Server<'_> {
     not_here! {
         call expose(Expose) -> ExposeReply;
-        call mem_import(MemImport) -> MemImportReply;
-        call event_share(EventShare) -> EventShareReply;
         call event_open(EventOpen) -> EventOpenReply;
-        call event_mark(EventMark) -> EventMarkReply;
         call peer_access(PeerAccess) -> PeerAccessReply;
         call address_reserve(AddressReserve) -> AddressReserveReply;
-        call window_of(WindowOf) -> WindowOfReply;
         call physical_create(PhysicalCreate) -> PhysicalCreateReply;
         call physical_map(PhysicalMap) -> PhysicalMapReply;
         call physical_unmap(PhysicalUnmap) -> PhysicalUnmapReply;
@@ -161,6 +160,59 @@ impl Operations for Server<'_> {
         image.extend(piece);
         assert!(image.len() as u64 <= request.total);
         Ok(())
+    }
+
+    /// There is one that is shared, whose records are past at once.
+    fn event_share(
+        &mut self,
+        _: &EventShare,
+        _: &[u8],
+        _: &mut Vec<u8>,
+    ) -> Result<EventShareReply, CUresult> {
+        Ok(EventShareReply { event: 0 })
+    }
+
+    fn event_mark(
+        &mut self,
+        request: &EventMark,
+        _: &[u8],
+        _: &mut Vec<u8>,
+    ) -> Result<EventMarkReply, CUresult> {
+        self.recorded += u64::from(request.record);
+        let (recorded, completed) = (self.recorded, self.recorded);
+        Ok(EventMarkReply {
+            recorded,
+            completed,
+        })
+    }
+
+    /// A token says where the block lies, and its bytes.
+    fn mem_import(
+        &mut self,
+        request: &MemImport,
+        _: &[u8],
+        _: &mut Vec<u8>,
+    ) -> Result<MemImportReply, CUresult> {
+        let [address, bytes, ..] = request.token;
+        Ok(MemImportReply {
+            address,
+            bytes,
+            device: 0,
+        })
+    }
+
+    fn window_of(
+        &mut self,
+        request: &WindowOf,
+        _: &[u8],
+        _: &mut Vec<u8>,
+    ) -> Result<WindowOfReply, CUresult> {
+        let (base, bytes) = (FURTHER, WINDOW);
+        let is_inside = (base..base + bytes).contains(&request.address);
+        match is_inside {
+            true => Ok(WindowOfReply { base, bytes }),
+            false => Err(CUresult::ERROR_INVALID_VALUE),
+        }
     }
 
     fn mem_alloc(

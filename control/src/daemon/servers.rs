@@ -103,10 +103,13 @@ impl Daemon {
             match server.connection.try_receive() {
                 Ok(Some((bytes, descriptors))) => match Packet::decode(&bytes) {
                     Ok(packet) => self.server_said(id, packet, descriptors),
-                    Err(error) => self.log(&format!(
-                        "Server {} said something that was not understood: {error}",
-                        server.pid()
-                    )),
+                    Err(error) => {
+                        let pid = server.pid();
+                        close_unwanted(descriptors);
+                        self.log(&format!(
+                            "Server {pid} said something that was not understood: {error}"
+                        ));
+                    }
                 },
                 Ok(None) => break,
                 Err(SocketError::Descriptors(bytes))
@@ -171,10 +174,7 @@ impl Daemon {
 
     /// A server has said something with which no descriptors belong.
     fn server_said_without(&mut self, id: ServerId, packet: Packet, descriptors: Vec<OwnedFd>) {
-        if !descriptors.is_empty() {
-            // They belong to nothing, and closing them may wait.
-            background_close::run(move || drop(descriptors));
-        }
+        close_unwanted(descriptors);
         let Some(server) = self.registry.servers.get_mut(&id) else {
             return;
         };
@@ -573,5 +573,12 @@ const fn ending(how: Ending) -> &'static str {
         Ending::Failed => "server failed",
         Ending::Terminated => "terminated",
         Ending::KernelTime => "kernel time",
+    }
+}
+
+/// Closes what came with something that a server said and belongs to nothing: that may wait.
+fn close_unwanted(descriptors: Vec<OwnedFd>) {
+    if !descriptors.is_empty() {
+        background_close::run(move || drop(descriptors));
     }
 }

@@ -2,20 +2,20 @@
 //! done twice: as the kernel is, and as one before Linux 6.16 is, which cannot refuse descriptors.
 
 use std::io::Write;
-use std::net::{TcpListener, TcpStream};
-use std::os::fd::{AsFd, AsRawFd};
+use std::net::TcpStream;
 use std::path::Path;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use transport::socket::{Connection, SocketError};
 
-use crate::harness::{Rig, attach, named, say_hello, until};
+use crate::harness::{Rig, attach, named, say_hello, trap, until};
 use crate::skipped::skipped;
 
 crate::harness::tests! {
     descriptors_that_take_an_hour_to_close_hold_up_nobody
     descriptors_left_in_a_session_hold_up_no_server
+    what_a_server_sends_with_nonsense_holds_up_nobody
     a_server_is_never_in_the_hands_of_its_user
     a_command_is_not_given_to_another_users_daemon
     in_a_user_namespace_the_way_to_a_daemon_decides
@@ -91,49 +91,6 @@ fn daemons() -> [Rig; 2] {
     let (new, old) = (Rig::new(), Rig::without_daemon());
     on_an_older_kernel(|| old.start());
     [new, old]
-}
-
-/// Sends a descriptor whose last close takes an hour, and closes all others: a socket that has data for a
-/// peer that reads none, which is returned. None if the kernel refuses to pass it.
-fn trap(to: &Connection) -> Option<TcpStream> {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let mut socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-    let (peer, _) = listener.accept().unwrap();
-    rustix::net::sockopt::set_socket_send_buffer_size(&socket, 4096).unwrap();
-    rustix::net::sockopt::set_socket_recv_buffer_size(&peer, 4096).unwrap();
-    // Room that comes when the peer's machine has taken something is filled too.
-    let moment = Some(Duration::from_millis(20));
-    socket.set_write_timeout(moment).unwrap();
-    while socket.write(&[0; 4096]).is_ok() {}
-    let hour = Some(Duration::from_secs(3600));
-    rustix::net::sockopt::set_socket_linger(&socket, hour).unwrap();
-    let sent = to.send(b"x", &[socket.as_fd()]);
-    match sent {
-        Ok(()) => {
-            let own = std::fs::read_link(format!("/proc/self/fd/{}", socket.as_raw_fd())).unwrap();
-            // Ours is the last if the other end was quick.
-            std::thread::spawn(move || drop(socket));
-            // A program that is started while it is open has a copy, and its start would wait for that one.
-            until("it is closed here", || {
-                let open = std::fs::read_dir("/proc/self/fd").unwrap();
-                let mut links = open.filter_map(|one| std::fs::read_link(one.ok()?.path()).ok());
-                links.all(|link| link != own)
-            });
-            Some(peer)
-        }
-        Err(error) => {
-            // Disconnected already, or refused.
-            assert!(
-                matches!(
-                    error,
-                    SocketError::Closed | SocketError::System(_, rustix::io::Errno::PERM)
-                ),
-                "{error}"
-            );
-            rustix::net::sockopt::set_socket_linger(&socket, None).unwrap();
-            None
-        }
-    }
 }
 
 /// Does something that must not wait for the traps that these are the peers of.
@@ -214,6 +171,27 @@ fn descriptors_left_in_a_session_hold_up_no_server() {
         });
         until("it ends", || !crate::harness::runs(server));
     }
+}
+
+fn what_a_server_sends_with_nonsense_holds_up_nobody() {
+    let mut rig = Rig::without_daemon();
+    // A filtered one has such descriptors of its clients.
+    for (name, value) in [("TEST_SERVER_TRAPS", "1"), ("OPENMPS_SANDBOX", "off")] {
+        rig.environment.push((name, value.to_owned()));
+    }
+    // So that the daemon takes descriptors of servers.
+    let started = rig.control(&["-d", "--failover"], None);
+    assert!(started.status.success(), "{started:?}");
+    let us = rustix::process::getuid().as_raw().to_string();
+    let mut start = rig.command(&["start_server", "-uid", &us]).spawn().unwrap();
+    until("the server is heard", || {
+        rig.control_log()
+            .contains("said something that was not understood")
+    });
+    until("a server is started", || {
+        start.try_wait().unwrap().is_some()
+    });
+    rig.hold();
 }
 
 const ADA: u32 = 4242;

@@ -1,6 +1,8 @@
 //! A private daemon for a test, and clients of it.
 
 use std::io::{BufRead, BufReader, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::process::CommandExt;
 use std::panic::catch_unwind;
 use std::path::PathBuf;
@@ -68,6 +70,49 @@ pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
     while !holds() {
         assert!(Instant::now() < limit, "in vain: {what}");
         std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// Sends a descriptor whose last close takes an hour, and closes all others: a socket that has data for a
+/// peer that reads none, which is returned. None if the kernel refuses to pass it.
+pub fn trap(to: &Connection) -> Option<TcpStream> {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (peer, _) = listener.accept().unwrap();
+    rustix::net::sockopt::set_socket_send_buffer_size(&socket, 4096).unwrap();
+    rustix::net::sockopt::set_socket_recv_buffer_size(&peer, 4096).unwrap();
+    // Room that comes when the peer's machine has taken something is filled too.
+    let moment = Some(Duration::from_millis(20));
+    socket.set_write_timeout(moment).unwrap();
+    while socket.write(&[0; 4096]).is_ok() {}
+    let hour = Some(Duration::from_secs(3600));
+    rustix::net::sockopt::set_socket_linger(&socket, hour).unwrap();
+    let sent = to.send(b"x", &[socket.as_fd()]);
+    match sent {
+        Ok(()) => {
+            let own = std::fs::read_link(format!("/proc/self/fd/{}", socket.as_raw_fd())).unwrap();
+            // Ours is the last if the other end was quick.
+            std::thread::spawn(move || drop(socket));
+            // A program that is started while it is open has a copy, and its start would wait for that one.
+            until("it is closed here", || {
+                let open = std::fs::read_dir("/proc/self/fd").unwrap();
+                let mut links = open.filter_map(|one| std::fs::read_link(one.ok()?.path()).ok());
+                links.all(|link| link != own)
+            });
+            Some(peer)
+        }
+        Err(error) => {
+            // Disconnected already, or refused.
+            assert!(
+                matches!(
+                    error,
+                    SocketError::Closed | SocketError::System(_, rustix::io::Errno::PERM)
+                ),
+                "{error}"
+            );
+            rustix::net::sockopt::set_socket_linger(&socket, None).unwrap();
+            None
+        }
     }
 }
 

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use control::HostProgram;
 use control::log::{About, Log, Role};
+use rustix::process::{Signal, getppid, kill_process};
 
 use crate::{fake, harness};
 
@@ -28,7 +29,11 @@ impl server::Log for ServerLog {
 /// How a daemon starts a server, with what tests tell it.
 pub fn server_program(program: &std::path::Path, _: Option<&str>) -> std::process::Command {
     let mut command = std::process::Command::new(program);
-    for name in ["TEST_SERVER_FAILS", "TEST_SERVER_WAITS"] {
+    for name in [
+        "TEST_SERVER_FAILS",
+        "TEST_SERVER_WAITS",
+        "TEST_SERVER_TRAPS",
+    ] {
         command.envs(std::env::var_os(name).map(|value| (name, value)));
     }
     command
@@ -43,6 +48,16 @@ fn serve() -> ExitCode {
     }
     let (connection, log) =
         control::servers::process::connect_to_daemon().expect("started by a daemon");
+    let traps = std::env::var_os("TEST_SERVER_TRAPS");
+    // Kept by its peer.
+    let _trap = traps.map(|_| {
+        let daemon = getppid().expect("a daemon started it");
+        // It is not to close its copy before this process has closed its own.
+        kill_process(daemon, Signal::STOP).expect("it is of the same user");
+        let peer = harness::trap(&connection);
+        kill_process(daemon, Signal::CONT).expect("it is of the same user");
+        peer
+    });
     let engine = Arc::new(fake::FakeEngine::new());
     match server::run(connection, engine, Arc::new(ServerLog(log))) {
         Ok(_) => ExitCode::SUCCESS,

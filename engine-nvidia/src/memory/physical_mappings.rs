@@ -104,7 +104,7 @@ impl Drop for Physical {
 struct MappedPhysical {
     mapping: Mapping,
     /// Of another process's memory, what the client reaches of it, as it reaches what was committed. Of its own, all of it, by
-    /// those devices to which it has said so.
+    /// those devices to which it has said so. Nothing of it, once that was withdrawn.
     part: Option<Window>,
     /// Kept while it is mapped.
     physical: Arc<Physical>,
@@ -145,7 +145,8 @@ impl PhysicalMappings {
     pub(super) fn reached(&self, on: &Device) -> impl Iterator<Item = Window> {
         let mappings = self.0.values();
         let reached = mappings.filter(|mapped| mapped.mapping.is_reached(on));
-        reached.map(MappedPhysical::visible)
+        let visible = reached.map(MappedPhysical::visible);
+        visible.filter(|window| window.bytes > 0)
     }
 
     /// Lets one more device reach what is another process's.
@@ -153,7 +154,8 @@ impl PhysicalMappings {
     /// # Errors
     /// The driver's status.
     pub(super) fn let_foreign_be_reached(&self, by: &Device) -> Result<(), CUresult> {
-        let mut foreign = self.0.values().filter(|mapped| mapped.part.is_some());
+        let shown = |mapped: &&MappedPhysical| mapped.part.is_some_and(|part| part.bytes > 0);
+        let mut foreign = self.0.values().filter(shown);
         foreign.try_for_each(|mapped| mapped.mapping.reach(by, true))
     }
 
@@ -171,6 +173,15 @@ impl PhysicalMappings {
         let mapped = mapped.ok_or(CUresult::ERROR_INVALID_VALUE)?;
         mapped.part = Some(part);
         by.try_for_each(|device| mapped.mapping.reach(device, true))
+    }
+
+    /// Lets no more work reach the mapping that begins at an address, if it is of another process's memory. That of a client's own
+    /// is reached by those devices that are left to it.
+    pub(super) fn withdraw(&mut self, base: u64) {
+        let mapped = self.0.get_mut(&base);
+        if let Some(part) = mapped.and_then(|mapped| mapped.part.as_mut()) {
+            part.bytes = 0;
+        }
     }
 
     /// Whether something is mapped in a part of a range.

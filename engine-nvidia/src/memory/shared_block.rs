@@ -3,6 +3,7 @@
 //! Made by the window of the client that shares it, kept by those that import it. Must not know who they are.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use cuda_abi::CUresult;
@@ -19,23 +20,26 @@ pub(crate) struct SharedBlock {
     device: Arc<Device>,
     /// The memory, which lives as long as this, whether the client does or not.
     chunks: Vec<Arc<Mapping>>,
-    /// When it is cleared.
+    /// When it is cleared, with whatever else its owner has there by then.
     cleared: Arc<ZeroFillProgress>,
+    /// It is.
+    is_cleared: AtomicBool,
 }
 
 impl SharedBlock {
-    /// A range, and the chunks that it lies in, in order.
-    pub(super) const fn new(
+    /// A range, the chunks that it lies in, in order, and when it is cleared or whether it is.
+    pub(super) fn new(
         range: Window,
         device: Arc<Device>,
         chunks: Vec<Arc<Mapping>>,
-        cleared: Arc<ZeroFillProgress>,
+        (cleared, is_cleared): (Arc<ZeroFillProgress>, bool),
     ) -> Self {
         Self {
             range,
             device,
             chunks,
             cleared,
+            is_cleared: AtomicBool::new(is_cleared),
         }
     }
 
@@ -57,7 +61,11 @@ impl SharedBlock {
     /// # Errors
     /// As [`ZeroFillProgress::wait_until_over`], and the driver's status.
     pub(crate) fn export(&self, within: Duration) -> Result<ExportedMemory, CUresult> {
-        self.cleared.wait_until_over(within)?;
+        // What its owner has got since may be cleared late: behind a long kernel.
+        if !self.is_cleared.load(Ordering::Relaxed) {
+            self.cleared.wait_until_over(within)?;
+            self.is_cleared.store(true, Ordering::Relaxed);
+        }
         let export = |chunk: &Arc<Mapping>| {
             Ok(MemoryPiece {
                 bytes: chunk.at().bytes,

@@ -433,12 +433,11 @@ impl DeviceWindow {
         let chunks = chunks.take_while(|chunk| chunk.at().base + chunk.at().bytes > range.base);
         let mut chunks: Vec<Arc<Mapping>> = chunks.cloned().collect();
         chunks.reverse();
-        Ok(SharedBlock::new(
-            range,
-            Arc::clone(&self.device),
-            chunks,
-            Arc::clone(&self.cleared),
-        ))
+        let driver = self.device.enter();
+        let is_cleared = driver.is_ok_and(|driver| self.cleared.is_over(driver));
+        let cleared = (Arc::clone(&self.cleared), is_cleared);
+        let device = Arc::clone(&self.device);
+        Ok(SharedBlock::new(range, device, chunks, cleared))
     }
 
     /// Makes another client's block, which is on this window's device, ready for this client's work.
@@ -572,6 +571,7 @@ impl DeviceWindow {
         if reaches {
             self.follow(&cleared)
         } else {
+            self.physical.withdraw(at.base);
             Ok(())
         }
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use protocol::operations::{Copy, Space};
+use protocol::operations::{Copy, Fill, Space};
 
 use super::rig::{Guest, PATIENCE, more_addresses, noise};
 use crate::arena::GRANULE;
@@ -412,6 +412,20 @@ pub fn exported_memory_is_reached_in_part(engine: &dyn Engine) {
     );
     for &place in &mapped {
         assert_eq!(user.client.physical_access(place, 0, false), Ok(()));
+    }
+    // It stays mapped for what was begun before, and for nothing else.
+    assert_eq!(reaches(&mut user, block.base, 64), refused, "withdrawn");
+    let fill = Fill {
+        to: block.base,
+        pitch: 0,
+        value: 7,
+        element: 4,
+        width: 16,
+        height: 1,
+    };
+    user.fill(0, &fill);
+    assert_eq!(user.wait(0), refused, "withdrawn");
+    for &place in &mapped {
         user.client.physical_unmap(place);
     }
     assert_eq!(reaches(&mut user, block.base, 64), refused, "closed");

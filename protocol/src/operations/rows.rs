@@ -44,15 +44,15 @@ macro_rules! for_each_operation {
                 call 80 1 managed_alloc(ManagedAlloc { context: u32, bytes: u64 }) -> ManagedAllocReply { address: u64 };
                 /// Offers something to other clients of the same user, who find it by the token: see [`Exposed`](crate::operations::Exposed).
                 call 81 1 expose(Expose { kind: u32, object: u64, bytes: u64 }) -> ExposeReply { token: [u64; 4] };
-                /// Opens another client's block, which lies at the same address here. Opening it again changes nothing.
+                /// Opens another client's block, which lies at the same address here if the same server has both clients. Opening it again changes nothing.
                 call 82 1 mem_import(MemImport { token: [u64; 4] }) -> MemImportReply { address: u64, bytes: u64, device: u32 };
                 /// Closes another client's block once all work posted before has finished.
                 post 83 1 mem_close(MemClose { address: u64 }) -> NoReply {};
-                /// Makes an event that can be offered to other clients of the same user, and gives its slot.
+                /// Makes an event that can be offered to other clients of the same user, and gives its number.
                 call 84 1 event_share(EventShare { reserved: u32 }) -> EventShareReply { event: u32 };
                 /// Lets the kernels of a context reach the client's memory on another device, or no longer.
                 call 85 1 peer_access(PeerAccess { context: u32, device: u32, enabled: u32 }) -> PeerAccessReply { reserved: u32 };
-                /// Opens another client's event, and gives its slot here.
+                /// Opens another client's event, and gives its number here.
                 call 86 1 event_open(EventOpen { token: [u64; 4] }) -> EventOpenReply { event: u32 };
                 /// Forgets a shared event once all work posted before has finished.
                 post 87 1 event_forget(EventForget { event: u32 }) -> NoReply {};

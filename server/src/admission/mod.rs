@@ -379,7 +379,11 @@ pub fn admit(
             partition: membership.partition,
             is_alone: host.serves_one,
             shared_blocks: SharedBlocks::new(user_exports.clone()),
-            shared_events: SharedEvents::new(user_exports.clone(), host.event_links.clone()),
+            shared_events: SharedEvents::new(
+                user_exports.clone(),
+                host.event_links.clone(),
+                held.clone(),
+            ),
             virtual_memory: VirtualMemory::new(
                 user_exports,
                 host.descriptors.clone(),

@@ -129,7 +129,7 @@ impl SharedBlocks {
         }
         let full = self.imports.len() >= MAX_IMPORTS;
         let full = full.then_some(CUresult::ERROR_OUT_OF_MEMORY);
-        match self.user_exports.find(token) {
+        match self.user_exports.find(token)? {
             Some(Found::Here(ExportedObject::Block(block))) => {
                 if block.session == own_session {
                     return Err(CUresult::ERROR_INVALID_CONTEXT);

@@ -29,6 +29,10 @@ const ONE_CLIENT: usize = 1 << 12;
 /// What part of this process's descriptors all of them may use.
 const ALL_CLIENTS: u64 = 4;
 
+/// Descriptors that this process keeps of an event which another server has: of its lease, of what wakes that server and this one, and
+/// of the table of records.
+const OF_EVENT: usize = 4;
+
 /// All of them.
 #[derive(Debug)]
 pub struct Descriptors {
@@ -45,8 +49,9 @@ type Counts = HashMap<(User, u32), u64>;
 struct IssuedDescriptors {
     last: u64,
     given: HashMap<u64, IssuedDescriptor>,
-    /// How many each session was given.
+    /// How many descriptors this process keeps for those of each session, and for all.
     counts: HashMap<u64, usize>,
+    all: usize,
 }
 
 /// A descriptor that somebody has a copy of. Dropped without the lock: its memory may take time.
@@ -66,6 +71,16 @@ enum Holds {
     ),
     /// What another server uses.
     Leased(Leased),
+}
+
+impl Holds {
+    /// How many descriptors this process keeps for it.
+    const fn descriptors(&self) -> usize {
+        match self {
+            Self::Leased(Leased::Event(_)) => OF_EVENT,
+            Self::Offered(..) | Self::Leased(Leased::Block(_) | Leased::Physical(_)) => 1,
+        }
+    }
 }
 
 /// What another server uses for clients of its own.
@@ -102,8 +117,10 @@ impl Drop for OrphanedMemory {
 impl IssuedDescriptors {
     fn remove(&mut self, number: u64) -> Option<IssuedDescriptor> {
         let given = self.given.remove(&number)?;
+        let kept = given.holds.descriptors();
+        self.all -= kept;
         if let Some(count) = self.counts.get_mut(&given.session) {
-            *count -= 1;
+            *count -= kept;
             if *count == 0 {
                 self.counts.remove(&given.session);
             }
@@ -177,7 +194,8 @@ impl Descriptors {
         holds: Holds,
     ) -> Result<(), CUresult> {
         let count = state.counts.get(&session).copied().unwrap_or(0);
-        if count >= ONE_CLIENT || state.given.len() >= self.most {
+        let kept = holds.descriptors();
+        if count + kept > ONE_CLIENT || state.all + kept > self.most {
             return Err(CUresult::ERROR_OUT_OF_MEMORY);
         }
         state.last += 1;
@@ -185,7 +203,8 @@ impl Descriptors {
         let data = EventData::new_u64(number);
         epoll::add(&self.epoll, &ours, data, EventFlags::empty())
             .map_err(|_| CUresult::ERROR_OPERATING_SYSTEM)?;
-        *state.counts.entry(session).or_default() += 1;
+        state.all += kept;
+        *state.counts.entry(session).or_default() += kept;
         let given = IssuedDescriptor {
             session,
             holds,
@@ -270,15 +289,21 @@ impl AsFd for Descriptors {
 mod tests {
     use std::time::Duration;
 
+    use engine::Bound;
+
     use super::*;
     use crate::ipc::event_links::EventLinks;
     use crate::ipc::shared_event::SharedEvent;
+
+    fn event() -> Arc<SharedEvent> {
+        Arc::new(SharedEvent::new(1, Arc::new(Bound::new(u64::MAX))))
+    }
 
     #[test]
     fn what_is_closed_is_told_once_however_long_it_takes_to_go() {
         let descriptors = Descriptors::new().unwrap();
         let links = Arc::new(EventLinks::new().unwrap());
-        let event = Arc::new(SharedEvent::new(1));
+        let event = event();
         let tells = |patience: u64| {
             let patience = Some(Duration::from_millis(patience));
             transport::socket::poll(&[descriptors.as_fd()], patience).unwrap()[0]
@@ -293,5 +318,24 @@ mod tests {
         assert!(!tells(0), "as long as it is there");
         drop(closed);
         assert!(!tells(0) && descriptors.take_closed().is_empty());
+    }
+
+    #[test]
+    fn an_event_counts_for_all_that_is_kept_of_it() {
+        let descriptors = Descriptors::new().unwrap();
+        let links = Arc::new(EventLinks::new().unwrap());
+        let lease = || -> Result<_, CUresult> {
+            let event = event();
+            let part = event.export(&links)?.part;
+            let lease = descriptors.lease(1, [1; 4], Leased::Event(part))?;
+            Ok((event, lease))
+        };
+        // Its lease, what wakes each of both servers, and its table.
+        let most = ONE_CLIENT.min(descriptors.most) / 4;
+        let mut kept: Vec<_> = (0..most).map(|_| lease().unwrap()).collect();
+        assert_eq!(lease().unwrap_err(), CUresult::ERROR_OUT_OF_MEMORY);
+        kept.pop();
+        assert_eq!(descriptors.take_closed().len(), 1);
+        lease().unwrap();
     }
 }

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
+use cuda_abi::CUresult;
 use engine::bound::part;
 use engine::{Bound, Charge, MemoryPiece};
 use parking_lot::Mutex;
@@ -265,16 +266,20 @@ impl SeekElsewhere {
         }
     }
 
-    /// What a token names at another server. Nothing, without a question, for who has come with too many wrong ones, or has too much
-    /// open of other servers.
-    #[must_use]
-    pub fn seek(&self, token: Token) -> Option<ForeignObject> {
+    /// What a token names at another server. Nothing, without a question, for who has come with too many wrong ones.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_OUT_OF_MEMORY, without a question, for who has too much open of other servers.
+    pub fn seek(&self, token: Token) -> Result<Option<ForeignObject>, CUresult> {
         // Held: one question at a time.
         let mut limits = self.limits.lock();
         let now = Instant::now();
+        if !limits.wrong.wait(now).is_zero() {
+            return Ok(None);
+        }
         let mut charge = Charge::new(self.kept.clone());
-        if !limits.wrong.wait(now).is_zero() || !charge.grow(MOST_KEPT) {
-            return None;
+        if !charge.grow(MOST_KEPT) {
+            return Err(CUresult::ERROR_OUT_OF_MEMORY);
         }
         std::thread::sleep(limits.asked.wait(now));
         limits.asked.take(Instant::now());
@@ -282,7 +287,7 @@ impl SeekElsewhere {
         if found.is_none() {
             limits.wrong.take(Instant::now());
         }
-        found
+        Ok(found)
     }
 }
 
@@ -431,10 +436,11 @@ mod tests {
         let servers = Arc::new(OtherServers::new(events, &facts()));
         let [one, other] = [7, 8].map(|uid| SeekElsewhere::new(servers.clone(), uid));
         assert!(one.kept.charge(ONE_CLIENT - MOST_KEPT + 1));
-        assert!(one.seek([1; 4]).is_none());
+        let full = CUresult::ERROR_OUT_OF_MEMORY;
+        assert_eq!(one.seek([1; 4]).unwrap_err(), full);
         assert!(servers.events.drain().is_empty());
         assert!(servers.kept.charge(servers.kept.remaining()));
-        assert!(other.seek([1; 4]).is_none(), "all together");
+        assert_eq!(other.seek([1; 4]).unwrap_err(), full, "all together");
         assert!(servers.events.drain().is_empty());
     }
 

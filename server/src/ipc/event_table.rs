@@ -14,11 +14,14 @@ use transport::sync::{AtomicU64, Ordering};
 /// Records that can be under way at a time.
 pub const RECORDS: u64 = 1 << 14;
 
-/// Where the number of the last record is, how far the event has come, and where the ring begins.
+/// Where the number of the last record is, how far the event has come, whether it is destroyed, and where the ring begins.
 const RECORDED: usize = 0;
 const COMPLETED: usize = 8;
+const DESTROYED: usize = 16;
 const RING: usize = 64;
-const BYTES: u64 = RING as u64 + 8 * RECORDS;
+
+/// Bytes of the memory.
+pub const BYTES: u64 = RING as u64 + 8 * RECORDS;
 
 /// How often it is tried to take a number that others take too.
 const ATTEMPTS: usize = 1 << 16;
@@ -89,6 +92,10 @@ impl EventTable {
         self.0.word(COMPLETED)
     }
 
+    fn destroyed(&self) -> &AtomicU64 {
+        self.0.word(DESTROYED)
+    }
+
     fn place(&self, number: u64) -> &AtomicU64 {
         &self.0.words(RING, RECORDS as usize)[(number % RECORDS) as usize]
     }
@@ -100,6 +107,18 @@ impl EventTable {
         // Who took the last number may have ended before it said so.
         let recorded = self.recorded().load(Ordering::SeqCst).min(most);
         (recorded.max(completed), completed)
+    }
+
+    /// The client that made the event has destroyed it.
+    pub fn destroy(&self) {
+        self.destroyed().store(1, Ordering::SeqCst);
+    }
+
+    /// Whether the event is destroyed, and all of its records are past.
+    pub fn is_over(&self) -> bool {
+        let is_destroyed = self.destroyed().load(Ordering::SeqCst) != 0;
+        let (recorded, completed) = self.progress();
+        is_destroyed && recorded == completed
     }
 
     /// Takes the number of a new record for a side, unless too many are under way.
@@ -277,6 +296,19 @@ mod tests {
         one.complete_all_of(0);
         assert_eq!(one.progress(), (5003, 5002));
         assert!(create(5000 + RECORDS, 4999).unwrap().is_none(), "too many");
+    }
+
+    #[test]
+    fn a_destroyed_event_is_over_when_its_records_are_past() {
+        let (one, other) = table();
+        assert_eq!(other.record(1), Some(1));
+        other.complete(1);
+        assert!(!other.is_over());
+        assert_eq!(other.record(1), Some(2));
+        one.destroy();
+        assert!(!other.is_over());
+        other.complete(2);
+        assert!(other.is_over());
     }
 
     #[test]

@@ -1,5 +1,8 @@
-//! Events that clients share, by the slots that this client has for them: its own and others', and the records of them
+//! Events that clients share, by the numbers that this client has for them: its own and others', and the records of them
 //! that are on their way through its streams.
+//!
+//! Programs open others' events and never destroy them: PyTorch does with each tensor that it receives. So where a client has few slots left, such
+//! events whose makers have destroyed them are closed for it, and what comes in their slots has other numbers.
 //!
 //! Called by the session's operations and when it releases what waited. Others' events are found by tokens (`exports`).
 //! Must not know the order of work: the completion tracker says how far a stream is.
@@ -7,6 +10,7 @@
 use std::sync::Arc;
 
 use cuda_abi::CUresult;
+use engine::Bound;
 use protocol::operations::{At, EventMarkReply, SHARED_EVENT_SLOTS};
 
 use crate::ipc::elsewhere::ForeignObject;
@@ -20,24 +24,48 @@ use crate::stream_scheduler::completion::{CompletionTracker, shared_event};
 /// the server.
 const MAX_MARKS: usize = 1 << 14;
 
+/// Slots beyond which forgotten events are closed.
+const MANY: usize = SHARED_EVENT_SLOTS as usize / 4 * 3;
+
 /// A client's shared events.
 #[derive(Debug)]
 pub struct SharedEvents {
     user_exports: UserExports,
     links: Arc<EventLinks>,
-    slots: Vec<Option<OpenEvent>>,
+    /// What may be held of this server's memory for the client.
+    held: Arc<Bound>,
+    slots: Vec<EventSlot>,
     /// Records of shared events that have a number and are not in a stream yet.
     marks: Vec<EventMark>,
     /// Those that are, and where.
     in_streams: Vec<(At, EventMark)>,
 }
 
+#[derive(Debug, Default)]
+struct EventSlot {
+    open: Option<OpenEvent>,
+    /// How many events that the client had forgotten it was taken from.
+    taken: u32,
+}
+
 #[derive(Debug)]
 struct OpenEvent {
     event: Arc<SharedEvent>,
+    /// The client has made it.
+    is_own: bool,
     export: Option<Export>,
     /// The client has destroyed it.
     closed: bool,
+    /// It is closed though the client has not destroyed it.
+    is_forgotten: bool,
+}
+
+impl Drop for OpenEvent {
+    fn drop(&mut self) {
+        if self.is_own {
+            self.event.destroy();
+        }
+    }
 }
 
 /// A record of a shared event. It is past when this is dropped, however that comes.
@@ -56,70 +84,130 @@ impl Drop for EventMark {
 impl SharedEvents {
     /// Of a client that shares none yet.
     #[must_use]
-    pub fn new(user_exports: UserExports, links: Arc<EventLinks>) -> Self {
+    pub fn new(user_exports: UserExports, links: Arc<EventLinks>, held: Arc<Bound>) -> Self {
         Self {
             user_exports,
             links,
+            held,
             slots: Vec::new(),
             marks: Vec::new(),
             in_streams: Vec::new(),
         }
     }
 
-    fn open_event(&self, slot: u32) -> Result<&OpenEvent, CUresult> {
-        let open = self.slots.get(slot as usize).and_then(Option::as_ref);
+    /// The slot of an event, unless it was taken from that one.
+    fn slot(&self, event: u32) -> Option<&EventSlot> {
+        let slot = self.slots.get((event % SHARED_EVENT_SLOTS) as usize)?;
+        (slot.taken == event / SHARED_EVENT_SLOTS).then_some(slot)
+    }
+
+    fn slot_mut(&mut self, event: u32) -> Option<&mut EventSlot> {
+        let at = (event % SHARED_EVENT_SLOTS) as usize;
+        let slot = self.slots.get_mut(at)?;
+        (slot.taken == event / SHARED_EVENT_SLOTS).then_some(slot)
+    }
+
+    /// The slot in which it stands how far an event has come; none that there is, if it was taken from that one: its records are past.
+    #[must_use]
+    pub fn counted_at(&self, event: u32) -> u32 {
+        match self.is_taken(event) {
+            true => SHARED_EVENT_SLOTS,
+            false => event % SHARED_EVENT_SLOTS,
+        }
+    }
+
+    /// Whether the slot of an event was taken from it, as the client had forgotten it, or is about to be.
+    #[must_use]
+    pub fn is_forgotten(&self, event: u32) -> bool {
+        let open = self.slot(event).and_then(|slot| slot.open.as_ref());
+        self.is_taken(event) || open.is_some_and(|open| open.is_forgotten)
+    }
+
+    fn is_taken(&self, event: u32) -> bool {
+        let slot = self.slots.get((event % SHARED_EVENT_SLOTS) as usize);
+        slot.is_some_and(|slot| event / SHARED_EVENT_SLOTS < slot.taken)
+    }
+
+    fn open_event(&self, event: u32) -> Result<&OpenEvent, CUresult> {
+        let open = self.slot(event).and_then(|slot| slot.open.as_ref());
         open.filter(|open| !open.closed)
             .ok_or(CUresult::ERROR_INVALID_HANDLE)
     }
 
-    /// Makes an event that can be shared, and gives its slot.
+    /// Makes an event that can be shared, and gives its number.
     ///
     /// # Errors
     /// CUDA_ERROR_OUT_OF_MEMORY when all are taken.
     pub fn create(&mut self, observer: &Arc<ClientObserver>) -> Result<u32, CUresult> {
-        self.add(observer, Arc::new(SharedEvent::new(observer.session())))
+        let event = SharedEvent::new(observer.session(), self.held.clone());
+        self.add(observer, Arc::new(event), true)
     }
 
-    /// Gives an event a slot.
+    /// Gives an event a slot, and a number.
     fn add(
         &mut self,
         observer: &Arc<ClientObserver>,
         event: Arc<SharedEvent>,
+        is_own: bool,
     ) -> Result<u32, CUresult> {
-        let free = self.slots.iter().position(Option::is_none);
-        let slot = match free {
-            Some(slot) => slot,
+        let full = CUresult::ERROR_OUT_OF_MEMORY;
+        let free = self.slots.iter().position(|slot| slot.open.is_none());
+        let at = match free {
+            Some(at) => at,
             None if self.slots.len() < SHARED_EVENT_SLOTS as usize => {
-                self.slots.push(None);
+                self.slots.push(EventSlot::default());
                 self.slots.len() - 1
             }
-            None => return Err(CUresult::ERROR_OUT_OF_MEMORY),
+            None => return Err(full),
         };
-        observer.progress.reset(shared_event(slot as u32));
-        event.watch(observer, slot as u32);
-        self.slots[slot] = Some(OpenEvent {
+        let slot = self.slots.get_mut(at).ok_or(full)?;
+        let at = at as u32;
+        observer.progress.reset(shared_event(at));
+        event.watch(observer, at);
+        slot.open = Some(OpenEvent {
             event,
+            is_own,
             export: None,
             closed: false,
+            is_forgotten: false,
         });
-        Ok(slot as u32)
+        Ok(at + SHARED_EVENT_SLOTS * slot.taken)
+    }
+
+    /// Takes an event from the client that it has forgotten, if it has many: another client's that is over. [`SharedEvents::close`] frees its slot
+    /// as that of one that it has destroyed.
+    pub fn begin_close_forgotten(&mut self) -> Option<u32> {
+        let open = self.slots.iter().filter(|slot| slot.open.is_some());
+        if open.count() <= MANY {
+            return None;
+        }
+        let most = u32::MAX / SHARED_EVENT_SLOTS;
+        (0..).zip(&mut self.slots).find_map(|(at, slot)| {
+            let open = slot.open.as_mut();
+            let open = open.filter(|open| !open.is_own && !open.closed && open.event.is_over())?;
+            if slot.taken >= most {
+                return None;
+            }
+            (open.closed, open.is_forgotten) = (true, true);
+            Some(at + SHARED_EVENT_SLOTS * slot.taken)
+        })
     }
 
     /// The token by which others open an event of this client's.
     ///
     /// # Errors
     /// CUDA_ERROR_INVALID_HANDLE, and what the registry says.
-    pub fn export(&mut self, slot: u32) -> Result<Token, CUresult> {
-        let open = self.slots.get_mut(slot as usize).and_then(Option::as_mut);
-        let open = open.filter(|open| !open.closed);
-        let open = open.ok_or(CUresult::ERROR_INVALID_HANDLE)?;
+    pub fn export(&mut self, event: u32) -> Result<Token, CUresult> {
+        let open = self.open_event(event)?;
         if let Some(export) = &open.export {
             return Ok(export.token());
         }
         let object = ExportedObject::Event(open.event.clone());
         let export = self.user_exports.offer(object)?;
         let token = export.token();
-        open.export = Some(export);
+        let slot = self.slot_mut(event);
+        let open = slot.and_then(|slot| slot.open.as_mut());
+        open.ok_or(CUresult::ERROR_INVALID_HANDLE)?.export = Some(export);
         Ok(token)
     }
 
@@ -133,11 +221,11 @@ impl SharedEvents {
         observer: &Arc<ClientObserver>,
         token: &Token,
     ) -> Result<u32, CUresult> {
-        match self.user_exports.find(token) {
-            Some(Found::Here(ExportedObject::Event(event))) => self.add(observer, event),
+        match self.user_exports.find(token)? {
+            Some(Found::Here(ExportedObject::Event(event))) => self.add(observer, event, false),
             Some(Found::Elsewhere(ForeignObject::Event(foreign))) => {
                 let event = SharedEvent::import(foreign, &self.links)?;
-                self.add(observer, event)
+                self.add(observer, event, false)
             }
             _ => Err(CUresult::ERROR_INVALID_HANDLE),
         }
@@ -147,20 +235,22 @@ impl SharedEvents {
     ///
     /// # Errors
     /// CUDA_ERROR_INVALID_HANDLE
-    pub fn begin_close(&mut self, slot: u32) -> Result<(), CUresult> {
-        self.open_event(slot)?;
-        if let Some(Some(open)) = self.slots.get_mut(slot as usize) {
+    pub fn begin_close(&mut self, event: u32) -> Result<(), CUresult> {
+        self.open_event(event)?;
+        let slot = self.slot_mut(event);
+        if let Some(open) = slot.and_then(|slot| slot.open.as_mut()) {
             open.closed = true;
         }
         Ok(())
     }
 
     /// Frees the slot of an event for which nothing of this client waits any more.
-    pub fn close(&mut self, slot: u32, observer: &Arc<ClientObserver>) {
-        if let Some(place) = self.slots.get_mut(slot as usize)
-            && let Some(open) = place.take()
+    pub fn close(&mut self, event: u32, observer: &Arc<ClientObserver>) {
+        if let Some(slot) = self.slot_mut(event)
+            && let Some(open) = slot.open.take()
         {
-            open.event.unwatch(observer, slot);
+            slot.taken += u32::from(open.is_forgotten);
+            open.event.unwatch(observer, event % SHARED_EVENT_SLOTS);
         }
     }
 
@@ -168,8 +258,8 @@ impl SharedEvents {
     ///
     /// # Errors
     /// CUDA_ERROR_INVALID_HANDLE, and CUDA_ERROR_OUT_OF_MEMORY for more records than are posted or under way.
-    pub fn mark(&mut self, slot: u32, record: bool) -> Result<EventMarkReply, CUresult> {
-        let event = self.open_event(slot)?.event.clone();
+    pub fn mark(&mut self, event: u32, record: bool) -> Result<EventMarkReply, CUresult> {
+        let event = self.open_event(event)?.event.clone();
         if record {
             if self.marks.len() >= MAX_MARKS {
                 return Err(CUresult::ERROR_OUT_OF_MEMORY);
@@ -191,9 +281,9 @@ impl SharedEvents {
     ///
     /// # Errors
     /// CUDA_ERROR_INVALID_HANDLE
-    pub fn remove_mark(&mut self, slot: u32, number: u64) -> Result<EventMark, CUresult> {
+    pub fn remove_mark(&mut self, event: u32, number: u64) -> Result<EventMark, CUresult> {
         // The event may be destroyed by now; its records stay.
-        let open = self.slots.get(slot as usize).and_then(Option::as_ref);
+        let open = self.slot(event).and_then(|slot| slot.open.as_ref());
         let event = &open.ok_or(CUresult::ERROR_INVALID_HANDLE)?.event;
         let mut marks = self.marks.iter();
         let at = marks.position(|mark| mark.number == number && Arc::ptr_eq(&mark.event, event));

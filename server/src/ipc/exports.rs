@@ -158,20 +158,22 @@ impl UserExports {
     }
 
     /// What one of the user's clients offers by this token, here or elsewhere. May wait for other servers.
-    #[must_use]
-    pub fn find(&self, token: &Token) -> Option<Found> {
+    ///
+    /// # Errors
+    /// As [`SeekElsewhere::seek`].
+    pub fn find(&self, token: &Token) -> Result<Option<Found>, CUresult> {
         let here = self.registry.find(self.user, token).map(Found::Here);
-        let found = here.or_else(|| {
-            let elsewhere = self.elsewhere.as_ref()?.seek(*token);
-            elsewhere.map(Found::Elsewhere)
-        });
+        let found = match (here, &self.elsewhere) {
+            (None, Some(elsewhere)) => elsewhere.seek(*token)?.map(Found::Elsewhere),
+            (here, _) => here,
+        };
         if found.is_none() {
             // The client knows no more than that the handle is wrong.
             self.log.line(
                 "it opens memory or an event that no client of its user shares, or not with clients of other contexts",
             );
         }
-        found
+        Ok(found)
     }
 }
 

@@ -2,22 +2,23 @@
 //!
 //! Those of an event that no other server knows are kept here; what it has in common with clients of other servers stands in memory
 //! that these servers share (`event_table`). There the server that made it is in the middle: it tells all others, and
-//! they tell it. Called by `events`, which has a client's slots for them, and by who exports and opens. Knows nothing of sessions
-//! but how to wake one.
+//! they tell it. They have it in common only for so long as another server has it, and as its maker has not destroyed it or
+//! records of it are under way. Called by `events`, which has a client's slots for them, and by who exports and opens. Knows
+//! nothing of sessions but how to wake one.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Weak};
 
 use cuda_abi::CUresult;
-use engine::Charge;
+use engine::{Bound, Charge};
 use parking_lot::Mutex;
 use rustix::event::{EventfdFlags, eventfd};
 use transport::memory::Sealed;
 
 use crate::ipc::elsewhere::ForeignEvent;
 use crate::ipc::event_links::{EventLink, EventLinks, LinkedEvent, Tells};
-use crate::ipc::event_table::{EventTable, RECORDS};
+use crate::ipc::event_table::{BYTES, EventTable, RECORDS};
 use crate::session::observer::ClientObserver;
 use crate::stream_scheduler::completion::shared_event;
 
@@ -34,6 +35,8 @@ const MOST_OTHERS: usize = 256;
 pub struct SharedEvent {
     /// Whose it is: the session that made it.
     session: u64,
+    /// What may be held of this server's memory for that one's client; nothing of an event of another server's.
+    held: Option<Arc<Bound>>,
     state: Mutex<EventState>,
 }
 
@@ -42,6 +45,8 @@ struct EventState {
     records: Records,
     /// How far those who have it were told that it is.
     told: u64,
+    /// The client that made it has destroyed it, or its server is gone: nobody new comes to have it.
+    is_destroyed: bool,
     /// Sessions that have it, and the slot that it has there.
     watchers: Vec<(Weak<ClientObserver>, u32)>,
 }
@@ -79,7 +84,10 @@ struct CommonRecords {
 #[derive(Debug)]
 enum Origin {
     /// This server made it, and gives this to others.
-    Here(Sealed),
+    Here(
+        Sealed,
+        #[expect(dead_code, reason = "kept for its drop")] Charge,
+    ),
     /// Another server, which is there as long as the other end of this is open.
     #[expect(dead_code, reason = "kept for their drop")]
     Elsewhere(EventLink, Charge),
@@ -145,7 +153,22 @@ impl OwnRecords {
 }
 
 impl CommonRecords {
-    /// What is left of them when the server that made the event is gone: all but this server's own records are past.
+    /// Whether there is nothing to have in common any more.
+    fn is_over(&self) -> bool {
+        match &self.of {
+            Origin::Here(..) => self.others.is_empty(),
+            Origin::Elsewhere(..) => self.table.is_over(),
+        }
+    }
+
+    fn wake_others(&self) {
+        for other in self.others.values() {
+            // One that is full wakes as well.
+            let _ = rustix::io::write(other, &1u64.to_ne_bytes());
+        }
+    }
+
+    /// What is left of them without the others: all but this server's own records are past.
     fn alone(&self) -> OwnRecords {
         let (recorded, completed) = self.table.progress();
         let mut own = OwnRecords {
@@ -188,11 +211,21 @@ impl EventState {
             }
         }
         if let Records::Common(common) = &self.records {
-            for other in common.others.values() {
-                // One that is full wakes as well.
-                let _ = rustix::io::write(other, &1u64.to_ne_bytes());
-            }
+            common.wake_others();
         }
+    }
+
+    /// Has the records by itself from now on, if that `is_due`. What it had in common is to be dropped without the lock.
+    fn part(&mut self, is_due: impl Fn(&CommonRecords) -> bool) -> Option<Records> {
+        let alone = match &self.records {
+            Records::Common(common) if is_due(common) => Records::Own(common.alone()),
+            _ => return None,
+        };
+        let former = std::mem::replace(&mut self.records, alone);
+        if let Records::Common(common) = &former {
+            self.is_destroyed |= matches!(common.of, Origin::Elsewhere(..));
+        }
+        Some(former)
     }
 }
 
@@ -214,11 +247,12 @@ fn copy(descriptor: &OwnedFd) -> Result<OwnedFd, CUresult> {
 }
 
 impl SharedEvent {
-    /// An event that a session makes.
+    /// An event that a session makes. `held` is what may be held of this server's memory for its client.
     #[must_use]
-    pub fn new(session: u64) -> Self {
+    pub fn new(session: u64, held: Arc<Bound>) -> Self {
         Self {
             session,
+            held: Some(held),
             ..Self::default()
         }
     }
@@ -259,18 +293,29 @@ impl SharedEvent {
         let mut state = event.state.lock();
         state.records = Records::Common(common);
         state.tell();
+        let former = state.part(CommonRecords::is_over);
         drop(state);
+        drop(former);
         Ok(event)
     }
 
     /// Makes it an event of one more other server.
     ///
     /// # Errors
-    /// CUDA_ERROR_NOT_SUPPORTED for one that is another server's, CUDA_ERROR_OUT_OF_MEMORY when too many have it or too many
-    /// records are under way, CUDA_ERROR_OPERATING_SYSTEM.
+    /// CUDA_ERROR_NOT_SUPPORTED for one that is another server's, CUDA_ERROR_INVALID_HANDLE for one that is destroyed,
+    /// CUDA_ERROR_OUT_OF_MEMORY when too many have it, too many records are under way or too much is held for the client that made it,
+    /// CUDA_ERROR_OPERATING_SYSTEM.
     pub fn export(self: &Arc<Self>, links: &Arc<EventLinks>) -> Result<ExportedEvent, CUresult> {
         let mut state = self.state.lock();
+        if state.is_destroyed {
+            return Err(CUresult::ERROR_INVALID_HANDLE);
+        }
         if let Records::Own(own) = &state.records {
+            let held = self.held.clone().ok_or(CUresult::ERROR_NOT_SUPPORTED)?;
+            let mut charge = Charge::new(held);
+            if !charge.grow(BYTES) {
+                return Err(CUresult::ERROR_OUT_OF_MEMORY);
+            }
             let progress = (own.recorded, own.completed);
             let made = EventTable::create(progress, |number| own.is_past(number));
             let made = made.map_err(|_| CUresult::ERROR_OUT_OF_MEMORY)?;
@@ -282,13 +327,13 @@ impl SharedEvent {
                 side: MAKER,
                 others: BTreeMap::new(),
                 woken: woken.map_err(|_| CUresult::ERROR_OPERATING_SYSTEM)?,
-                of: Origin::Here(memory),
+                of: Origin::Here(memory, charge),
             });
         }
         let Records::Common(common) = &mut state.records else {
             return Err(CUresult::ERROR_NOT_SUPPORTED);
         };
-        let Origin::Here(memory) = &common.of else {
+        let Origin::Here(memory, _) = &common.of else {
             return Err(CUresult::ERROR_NOT_SUPPORTED);
         };
         if common.others.len() >= MOST_OTHERS {
@@ -325,6 +370,20 @@ impl SharedEvent {
             common.table.complete_all_of(side);
         }
         state.tell();
+        let former = state.part(CommonRecords::is_over);
+        drop(state);
+        drop(former);
+    }
+
+    /// The client that made it has destroyed it, or has gone. Other servers have it until its records are past, and then each goes on
+    /// by itself with what clients of its own still do with it.
+    pub fn destroy(&self) {
+        let mut state = self.state.lock();
+        state.is_destroyed = true;
+        if let Records::Common(common) = &state.records {
+            common.table.destroy();
+            common.wake_others();
+        }
     }
 
     /// Takes the number of a new record.
@@ -350,6 +409,14 @@ impl SharedEvent {
         self.state.lock().records.progress()
     }
 
+    /// Whether it is destroyed, and all of its records are past.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        let state = self.state.lock();
+        let (recorded, completed) = state.records.progress();
+        state.is_destroyed && recorded == completed
+    }
+
     /// A record is past.
     pub fn complete(&self, number: u64) {
         let mut state = self.state.lock();
@@ -358,6 +425,9 @@ impl SharedEvent {
             Records::Common(common) => common.table.complete(number),
         }
         state.tell();
+        let former = state.part(CommonRecords::is_over);
+        drop(state);
+        drop(former);
     }
 
     /// From now on a session is told how far it is, in a slot.
@@ -382,15 +452,14 @@ impl LinkedEvent for SharedEvent {
             let _ = rustix::io::read(common.woken.descriptor(), &mut [0; 8]);
         }
         state.tell();
+        let former = state.part(CommonRecords::is_over);
+        drop(state);
+        drop(former);
     }
 
     fn left_alone(&self) {
         let mut state = self.state.lock();
-        let alone = match &state.records {
-            Records::Common(common) => Records::Own(common.alone()),
-            Records::Own(_) => return,
-        };
-        let former = std::mem::replace(&mut state.records, alone);
+        let former = state.part(|_| true);
         state.tell();
         drop(state);
         drop(former);
@@ -399,7 +468,12 @@ impl LinkedEvent for SharedEvent {
 
 #[cfg(test)]
 mod tests {
+    use protocol::control_messages::SharedObject;
+    use transport::socket::Connection;
+    use transport::token_descriptor;
+
     use super::*;
+    use crate::ipc::elsewhere::ForeignObject;
 
     #[test]
     fn an_event_comes_as_far_as_all_of_its_records_are_past() {
@@ -437,5 +511,59 @@ mod tests {
         event.complete(first);
         assert_eq!(event.progress(), (10_005, 10_005));
         assert_eq!(runs(&event), 0);
+    }
+
+    #[test]
+    fn nothing_is_kept_in_common_that_others_have_no_more_or_that_is_destroyed() {
+        let links = Arc::new(EventLinks::new().unwrap());
+        let held = Arc::new(Bound::new(BYTES));
+        let event = Arc::new(SharedEvent::new(1, held.clone()));
+        let is_common =
+            |event: &SharedEvent| matches!(event.state.lock().records, Records::Common(_));
+        // As another server has it, whose descriptors are counted; and what this one keeps of that.
+        let kept = Arc::new(Bound::new(3));
+        let open = || {
+            let exported = event.export(&links).unwrap();
+            let (ours, lease) = token_descriptor::make([1; 4]).unwrap();
+            let object = SharedObject::Event {
+                side: exported.side,
+                records: RECORDS,
+            };
+            let descriptors = [lease].into_iter().chain(exported.descriptors);
+            let mut charge = Charge::new(kept.clone());
+            assert!(charge.grow(3));
+            let found = ForeignObject::new((object, descriptors.collect()), &[], charge);
+            let Some(ForeignObject::Event(foreign)) = found else {
+                panic!("{found:?}");
+            };
+            let opened = SharedEvent::import(foreign, &links).unwrap();
+            (opened, exported.part, Connection::from_fd(ours))
+        };
+        let (opened, part, _) = open();
+        assert!(is_common(&event) && held.remaining() == 0);
+        assert_eq!([event.record(), opened.record()], [Ok(1), Ok(2)]);
+        drop(opened);
+        drop(part);
+        assert!(!is_common(&event));
+        assert_eq!((held.remaining(), kept.remaining()), (BYTES, 3));
+        assert_eq!(event.progress(), (2, 0), "its own record is left");
+        event.complete(1);
+        assert_eq!(event.progress(), (2, 2));
+
+        let (opened, part, lease) = open();
+        assert_eq!(opened.record(), Ok(3));
+        event.destroy();
+        links.hand_on();
+        assert!(is_common(&opened), "a record is under way");
+        assert!(event.export(&links).is_err(), "for nobody new");
+        opened.complete(3);
+        assert!(!is_common(&opened) && lease.is_closed());
+        assert_eq!(kept.remaining(), 3);
+        assert_eq!((opened.progress(), event.progress()), ((3, 3), (3, 3)));
+        assert!(opened.is_over() && event.is_over());
+        assert_eq!(opened.record(), Ok(4), "as one of its own");
+        drop(part);
+        assert!(!is_common(&event));
+        assert_eq!((event.progress(), held.remaining()), ((3, 3), BYTES));
     }
 }

@@ -160,16 +160,18 @@ struct Slab {
 }
 
 impl Ranges {
-    /// Takes `bytes` bytes that begin at a multiple of `align`, a power of two: the last ones of a range,
-    /// so that what is committed from its beginning on comes near them late.
-    fn take_aligned(&mut self, bytes: u64, align: u64) -> Option<u64> {
-        let (length, start, at) =
-            self.by_size
-                .range((bytes, 0)..)
-                .find_map(|&(length, start)| {
-                    let at = (start + length - bytes) & !(align - 1);
-                    (at >= start).then_some((length, start, at))
-                })?;
+    /// Takes `bytes` bytes that begin at a multiple of `align`, a power of two: the last ones of a range, the smallest or the largest
+    /// that has them, so that what is committed from its beginning on comes near them late.
+    fn take_aligned(&mut self, bytes: u64, align: u64, of_largest: bool) -> Option<u64> {
+        let mut ranges = self.by_size.range((bytes, 0)..);
+        let has_them = |&(length, start): &(u64, u64)| {
+            let at = (start + length - bytes) & !(align - 1);
+            (at >= start).then_some((length, start, at))
+        };
+        let (length, start, at) = match of_largest {
+            true => ranges.rev().find_map(has_them),
+            false => ranges.find_map(has_them),
+        }?;
         self.take_part((start, length), (at, bytes));
         Some(at)
     }
@@ -512,19 +514,22 @@ impl Heap {
         align: u64,
         backing: &mut dyn Backing,
     ) -> Result<u64, CUresult> {
-        if let Some(start) = self.vacant.take_aligned(bytes, align) {
+        // A device's engine takes memory in larger pieces than it is asked for, and may still have some in a small range between
+        // blocks, where then nothing can be mapped.
+        let apart = self.device.is_some();
+        if let Some(start) = self.vacant.take_aligned(bytes, align, apart) {
             return Ok(start);
         }
         // What is retained may be in the way.
         self.trim_retained(backing);
-        if let Some(start) = self.vacant.take_aligned(bytes, align) {
+        if let Some(start) = self.vacant.take_aligned(bytes, align, apart) {
             return Ok(start);
         }
         // A window may begin just behind a multiple.
         let full = CUresult::ERROR_OUT_OF_MEMORY;
         let gap = align.saturating_sub(EXTENT);
         self.grow(bytes.checked_add(gap).ok_or(full)?, backing)?;
-        self.vacant.take_aligned(bytes, align).ok_or(full)
+        self.vacant.take_aligned(bytes, align, apart).ok_or(full)
     }
 
     /// As [`Heap::reserve`], of addresses that begin `phase` bytes behind where a huge page does, if there is room.

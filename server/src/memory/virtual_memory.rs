@@ -249,7 +249,7 @@ impl VirtualMemory {
     ) -> Result<PhysicalImportReply, CUresult> {
         let PhysicalImport { handle, token } = *request;
         self.check_new_handle(handle)?;
-        let memory = match self.user_exports.find(&token) {
+        let memory = match self.user_exports.find(&token)? {
             Some(Found::Here(ExportedObject::Physical(memory))) => memory,
             Some(Found::Elsewhere(ForeignObject::Physical(device, piece, lease))) => {
                 let held = client.foreign_import(device, &piece)?;

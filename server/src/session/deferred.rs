@@ -62,7 +62,7 @@ pub enum DeferredAction {
     CloseImport(u64),
     /// Take a block of another server's client away.
     EndImport(MappedBlock),
-    /// Free the slot of a shared event.
+    /// Free the slot of a shared event, by the event's number.
     CloseEvent(u32),
     /// Let a semaphore of another interface go.
     EndSemaphore(u64),

@@ -189,10 +189,16 @@ impl Operations for Session {
         _: &mut Vec<u8>,
     ) -> Result<EventOpenReply, CUresult> {
         let event = self.shared_events.import(&self.observer, &request.token)?;
+        if let Some(forgotten) = self.shared_events.begin_close_forgotten() {
+            self.defer(DeferredAction::CloseEvent(forgotten));
+        }
         Ok(EventOpenReply { event })
     }
 
     fn event_forget(&mut self, request: &EventForget, _: &[u8]) -> Result<(), CUresult> {
+        if self.shared_events.is_forgotten(request.event) {
+            return Ok(());
+        }
         self.shared_events.begin_close(request.event)?;
         self.defer(DeferredAction::CloseEvent(request.event));
         Ok(())

@@ -39,7 +39,7 @@ impl Session {
             Opcode::EventAwait => {
                 let wait = EventAwait::read(record.slots()).map_err(End::violation)?;
                 OrderingConstraint::Wait {
-                    on: shared_event(wait.event),
+                    on: shared_event(self.shared_events.counted_at(wait.event)),
                     until: wait.number,
                 }
             }

@@ -141,6 +141,10 @@ fn main() {
                 // SAFETY: the out pointer is a local's.
                 ok(unsafe { (more.open)(&raw mut block, handle_from_text(argument), LAZY) })
             }
+            "at" => {
+                block = number() as Address;
+                Ok(())
+            }
             "where" => {
                 say(&block.to_string());
                 continue;

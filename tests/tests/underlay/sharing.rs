@@ -3,6 +3,7 @@
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -112,6 +113,26 @@ fn a_block_is_opened_across_contexts() {
     assert!(user.ask("read").starts_with("error"));
     has_free(&mut owner, &free);
     assert_eq!(user.ask(&open), WRONG);
+}
+
+#[test]
+fn a_block_is_opened_by_who_has_freed_between_others() {
+    let (_machine, daemon) = three();
+    let [mut owner, mut user] = apart(&daemon);
+    let open = share(&mut owner);
+    // What it has comes in larger pieces, the more there is of it: the block freed last lies in one with those beside it.
+    let blocks: Vec<String> = (0..14)
+        .map(|_| {
+            assert_eq!(user.ask("alloc 6291456"), "ok");
+            user.ask("where")
+        })
+        .collect();
+    assert_eq!(user.ask(&format!("at {}", blocks[10])), "ok");
+    assert_eq!(user.ask("free"), "ok");
+    // Its server keeps it for the next block as long as it has more to do.
+    std::thread::sleep(Duration::from_millis(200));
+    assert_eq!(user.ask(&open), "ok", "{}", daemon.server_log());
+    assert_eq!(user.ask("read"), "[7]");
 }
 
 /// What is run on a GPU, by `benches/gpu.sh sharing`.

@@ -17,7 +17,7 @@ use rustix::net::{
 
 use super::address::{address, socket};
 use super::error::{SocketError, system};
-use super::limits::{DESCRIPTORS_MAX, PACKET_MAX};
+use super::limits::{DESCRIPTORS_MAX, PACKET_MAX, PASSED_MAX};
 use super::passed_descriptors::{Rights, has_control, pass_rights, refuse_rights};
 use crate::background_close;
 
@@ -203,7 +203,8 @@ impl Connection {
             return Err(SocketError::Unwanted);
         }
         let mut bytes = vec![0; PACKET_MAX];
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
+        // Room for all that can come: what there is none for the kernel closes, on this thread.
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(PASSED_MAX))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let received = rustix::io::retry_on_intr(|| {
             rustix::net::recvmsg(
@@ -221,19 +222,22 @@ impl Connection {
                 fds.extend(rights);
             }
         }
-        if received.flags.contains(ReturnFlags::CTRUNC) || fds.len() > DESCRIPTORS_MAX {
-            bytes.truncate(received.bytes);
-            return Err(SocketError::Descriptors(bytes));
-        }
-        if received.flags.contains(ReturnFlags::TRUNC) {
-            return Err(SocketError::Length);
-        }
-        if received.bytes == 0 {
-            return Err(SocketError::Closed);
-        }
         bytes.truncate(received.bytes);
-        bytes.shrink_to_fit();
-        Ok((bytes, fds))
+        let is_cut = received.flags.contains(ReturnFlags::CTRUNC);
+        let refused = if is_cut || fds.len() > DESCRIPTORS_MAX {
+            SocketError::Descriptors(bytes)
+        } else if received.flags.contains(ReturnFlags::TRUNC) {
+            SocketError::Length
+        } else if bytes.is_empty() {
+            SocketError::Closed
+        } else {
+            bytes.shrink_to_fit();
+            return Ok((bytes, fds));
+        };
+        if self.rights == Rights::Taken && !fds.is_empty() {
+            background_close::run(move || drop(fds));
+        }
+        Err(refused)
     }
 
     /// Whether the next packet carries more than bytes. It stays in the queue, and nothing of it is opened
@@ -365,6 +369,31 @@ mod tests {
             rustix::net::send(&theirs, &[], SendFlags::empty()).unwrap();
             let peer = Trap::new().send(&theirs).unwrap();
             at_once(move || drop(ours));
+            drop(peer);
+        }
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "makes system calls on sockets that Miri does not know")]
+    fn what_comes_with_a_packet_that_is_refused_is_closed_where_nobody_waits() {
+        let long = vec![0; PACKET_MAX + 1];
+        for (bytes, count) in [
+            (&b"x"[..], DESCRIPTORS_MAX + 1),
+            (&b"x"[..], PASSED_MAX),
+            (&long[..], 1),
+            (&[], 1),
+        ] {
+            let (ours, theirs) = strange(Rights::Taken);
+            let (trap, peer) = Trap::new().into_parts();
+            let traps = vec![trap.as_fd(); count];
+            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(PASSED_MAX))];
+            let mut control = SendAncillaryBuffer::new(&mut space);
+            assert!(control.push(SendAncillaryMessage::ScmRights(&traps)));
+            let bytes = &[IoSlice::new(bytes)];
+            rustix::net::sendmsg(&theirs, bytes, &mut control, SendFlags::empty()).unwrap();
+            drop(trap);
+            let received = at_once(move || ours.receive());
+            assert!(received.is_err());
             drop(peer);
         }
     }

@@ -9,6 +9,9 @@ pub use protocol::control_messages::PACKET_MAX;
 /// its former server's, and who records it.
 pub const DESCRIPTORS_MAX: usize = 16;
 
+/// The most descriptors that the kernel lets anybody send with a packet (SCM_MAX_FD).
+pub(super) const PASSED_MAX: usize = 253;
+
 /// The longest path in bytes: `sun_path` has 108, one of them for the end.
 pub const PATH_MAX: usize = 107;
 

@@ -62,6 +62,39 @@ fn large_copies_go_through_staging_both_ways() {
 }
 
 #[test]
+fn opened_memory_lies_where_nothing_of_the_programs_can() {
+    let mine = context(0);
+    let unit = 2 << 20;
+    let open = |address, bytes| {
+        let mut opened = 0;
+        let reserved = handle_of(*b"OMPSmem1", [address, bytes, 0, 0]);
+        cuIpcOpenMemHandle_v2(out(&mut opened), CUipcMemHandle { reserved }, 1).map(|()| opened)
+    };
+    let session = crate::session::session().unwrap();
+    // In a window that the client has had no address of so far.
+    assert!(!session.is_in_device_window(FURTHER));
+    let opened = open(FURTHER + unit, unit).unwrap();
+    assert_eq!(opened, FURTHER + unit);
+    assert!(session.is_in_device_window(opened));
+    assert!(session.is_in_device_window(FURTHER + WINDOW - 1));
+    let (mut base, mut size) = (0, 0);
+    cuMemGetAddressRange_v2(out(&mut base), out(&mut size), opened + 5).unwrap();
+    assert_eq!((base, size), (opened, unit as usize));
+    // In another client's, which may have it elsewhere one day.
+    let others = FURTHER + 2 * WINDOW;
+    assert_eq!(open(others, unit), Ok(others));
+    assert!(!session.is_in_device_window(others));
+    for address in [opened, others] {
+        cuIpcCloseMemHandle(address).unwrap();
+        assert_eq!(
+            cuIpcCloseMemHandle(address),
+            Err(CUresult::ERROR_INVALID_VALUE)
+        );
+    }
+    cuCtxDestroy(mine).unwrap();
+}
+
+#[test]
 fn pinned_memory_is_the_same_for_all() {
     let mine = context(0);
     let mut pinned: *mut c_void = std::ptr::null_mut();

@@ -185,3 +185,27 @@ fn many_threads_use_their_streams_at_once() {
         .for_each(|thread| thread.join().unwrap());
     cuCtxDestroy(mine).unwrap();
 }
+
+#[test]
+fn what_others_may_record_is_not_waited_for_in_a_capture() {
+    let mine = context(0);
+    let mut event = CUevent::NULL;
+    let flags = CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING;
+    cuEventCreate(out(&mut event), flags).unwrap();
+    let mut stream = CUstream::NULL;
+    cuStreamCreate(out(&mut stream), CU_STREAM_NON_BLOCKING).unwrap();
+    let mode = CUstreamCaptureMode::THREAD_LOCAL;
+    let captured = || {
+        let mut graph = CUgraph::NULL;
+        cuStreamBeginCapture_v2(stream, mode).unwrap();
+        let waited = cuStreamWaitEvent(stream, event, 0);
+        (waited, cuStreamEndCapture(stream, out(&mut graph)))
+    };
+    assert_eq!(captured(), (Ok(()), Ok(())), "it was never recorded");
+    cuEventRecord(event, stream).unwrap();
+    cuStreamWaitEvent(stream, event, 0).unwrap();
+    let outside = Err(CUresult::ERROR_STREAM_CAPTURE_ISOLATION);
+    let broken = Err(CUresult::ERROR_STREAM_CAPTURE_INVALIDATED);
+    assert_eq!(captured(), (outside, broken));
+    cuCtxDestroy_v2(mine).unwrap();
+}

@@ -98,6 +98,21 @@ fn reserved_addresses_are_aligned_and_never_committed() {
 }
 
 #[test]
+fn reserved_addresses_lie_apart_from_those_between_blocks() {
+    let mut device = Device::new(WINDOW.bytes);
+    let mut heap = Heap::new(WINDOW, Some(3));
+    let bytes = 64 * GRANULE;
+    let blocks = [(); 3].map(|()| heap.allocate(bytes, &mut device).unwrap());
+    heap.release(blocks[1], bytes, &mut device);
+    heap.trim(&mut device);
+    let reserved = heap.reserve(bytes, GRANULE, &mut device).unwrap();
+    assert!(
+        reserved > blocks[2],
+        "an engine may still have memory there"
+    );
+}
+
+#[test]
 fn what_does_not_fit_gets_a_window_which_goes_with_its_last_block() {
     let gib = 1 << 30;
     let mut device = Device::new(u64::MAX);
