@@ -52,11 +52,10 @@ pub(crate) fn cuIpcGetMemHandle(handle: Out<CUipcMemHandle>, dptr: CUdeviceptr) 
     resource_context()?;
     let session = session()?;
     handle.required()?;
-    // What cuMemAlloc and its kin gave; memory of pools has other ways.
     let range = session
         .ranges
         .find(dptr)
-        .filter(|range| range.origin == Origin::Device && range.pool == 0)
+        .filter(Range::has_ipc_handle)
         .ok_or(CUresult::ERROR_INVALID_VALUE)?;
     let ExposeReply { token } = session
         .call(&Expose {

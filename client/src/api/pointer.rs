@@ -75,8 +75,8 @@ fn value(
         CUpointer_attribute::HOST_POINTER => return Err(CUresult::ERROR_INVALID_VALUE),
         CUpointer_attribute::SYNC_MEMOPS => Value::Int(range.sync_memops.into()),
         CUpointer_attribute::IS_MANAGED => Value::Int(range.is_managed().into()),
-        CUpointer_attribute::IS_LEGACY_CUDA_IPC_CAPABLE
-        | CUpointer_attribute::IS_GPU_DIRECT_RDMA_CAPABLE
+        CUpointer_attribute::IS_LEGACY_CUDA_IPC_CAPABLE => Value::Bool(range.has_ipc_handle()),
+        CUpointer_attribute::IS_GPU_DIRECT_RDMA_CAPABLE
         | CUpointer_attribute::IS_HW_DECOMPRESS_CAPABLE => Value::Bool(false),
         CUpointer_attribute::BUFFER_ID | CUpointer_attribute::MEMORY_BLOCK_ID => {
             Value::Long(range.id)

@@ -86,6 +86,11 @@ impl Range {
         matches!(self.origin, Origin::Managed | Origin::ManagedVariable)
     }
 
+    /// Whether it has a handle of cuIpcGetMemHandle: what cuMemAlloc and its kin gave; memory of pools has other ways.
+    pub(crate) const fn has_ipc_handle(&self) -> bool {
+        matches!(self.origin, Origin::Device) && self.pool == 0
+    }
+
     /// Whether the program sees its bytes too.
     pub(crate) const fn is_shared(&self) -> bool {
         !matches!(

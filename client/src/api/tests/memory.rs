@@ -141,6 +141,24 @@ fn pinned_memory_is_the_same_for_all() {
     cuCtxDestroy(mine).unwrap();
 }
 
+/// What UCX and NCCL ask before they share a block.
+#[test]
+fn memory_says_whether_it_has_a_handle_for_other_processes() {
+    let mine = context(0);
+    let (mut managed, mut pooled) = (0, 0);
+    cuMemAllocManaged(out(&mut managed), 4096, CU_MEM_ATTACH_GLOBAL).unwrap();
+    cuMemAllocAsync(out(&mut pooled), 4096, CUstream::NULL).unwrap();
+    for (address, expected) in [(allocate(4096) + 5, 1), (managed, 0), (pooled, 0)] {
+        let mut has = [9_u8; 2];
+        let attribute = CUpointer_attribute::IS_LEGACY_CUDA_IPC_CAPABLE;
+        cuPointerGetAttribute(untyped(has.as_mut_ptr().cast()), attribute, address).unwrap();
+        assert_eq!(has, [expected, 9]);
+    }
+    cuMemFreeAsync(pooled, CUstream::NULL).unwrap();
+    cuMemFree_v2(managed).unwrap();
+    cuCtxDestroy(mine).unwrap();
+}
+
 #[test]
 fn rectangles_and_boxes_keep_what_is_around_them() {
     let mine = context(0);
