@@ -33,7 +33,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use cuda_abi::CUresult;
-use engine::clock;
+use engine::{Observer, clock};
 
 use crate::device::waker::Waker;
 
@@ -172,8 +172,8 @@ impl QuiesceGate {
     }
 
     /// The counter of one more context, whose client's thread this is.
-    pub(crate) fn add_context(&self) -> Arc<Running> {
-        let running = Arc::new(Running::of_this_thread());
+    pub(crate) fn add_context(&self, client: &Arc<dyn Observer>) -> Arc<Running> {
+        let running = Arc::new(Running::of_this_thread(client));
         self.expect_load_of(std::iter::once(Arc::clone(&running)));
         let mut clients = self.clients.lock();
         clients.retain(|client| client.strong_count() > 0);
@@ -184,7 +184,9 @@ impl QuiesceGate {
     /// Lets one operation through, which [`Running::operation_done`] ends, unless the gate is closed. What `goes_on` has been begun in
     /// part, and is to be over before there is rest: whoever loads waits for what does not end, and it must not wait for them.
     pub(crate) fn try_pass(&self, running: &Running, goes_on: bool) -> bool {
+        // Of who is gone what runs is all that there will be: its thread, which would drop the rest, may wait for that.
         let is_closed = || match self.resting.load(Ordering::SeqCst) {
+            _ if running.is_gone() => true,
             true => !goes_on,
             false => self.is_closed_to(running),
         };
@@ -245,12 +247,20 @@ impl QuiesceGate {
         self.is_left_with_work(Duration::from_millis(self.grace.load(Ordering::Relaxed)))
     }
 
+    /// Whether nobody is there any more for whom this thread would wait.
+    fn is_this_client_gone(&self) -> bool {
+        let this = Some(std::thread::current().id());
+        let clients = self.clients.lock();
+        let mut own = clients.iter().filter_map(Weak::upgrade);
+        own.any(|client| client.thread == this && client.gone_since().is_some())
+    }
+
     /// Whether something runs of a client that has been gone for so long.
     pub(crate) fn is_left_with_work(&self, gone_for: Duration) -> bool {
         let clients = self.clients.lock();
         let mut running = clients.iter().filter_map(Weak::upgrade);
         running.any(|client| {
-            let gone = client.gone.get();
+            let gone = client.gone_since();
             gone.is_some_and(|since| since.elapsed() >= gone_for) && client.has_operations()
         })
     }
@@ -262,7 +272,7 @@ impl QuiesceGate {
         let clients = self.clients.lock();
         let mut running = clients.iter().filter_map(Weak::upgrade);
         // Pairs with `try_pass`: either an operation is seen here, or it has seen that the gate is closed.
-        !running.any(|client| client.gone.get().is_none() && client.has_operations())
+        !running.any(|client| client.gone_since().is_none() && client.has_operations())
     }
 
     /// Opens the gate again to whom it was closed for that.
@@ -276,7 +286,7 @@ impl QuiesceGate {
     ///
     /// # Errors
     /// CUDA_ERROR_DEVICE_UNAVAILABLE while the device is [stuck](QuiesceGate::is_stuck): as the CUDA manual has
-    /// it, kernels that run long keep new work from making progress.
+    /// it, kernels that run long keep new work from making progress. And where the client is gone that would wait.
     pub(crate) fn run_exclusive<T>(
         &self,
         dead: impl Fn() -> bool,
@@ -383,7 +393,7 @@ impl QuiesceGate {
             if dead() || is_so() {
                 return Ok(true);
             }
-            if self.is_stuck() {
+            if self.is_stuck() || self.is_this_client_gone() {
                 return Err(CUresult::ERROR_DEVICE_UNAVAILABLE);
             }
             let left = until.saturating_duration_since(Instant::now());

@@ -1,13 +1,43 @@
 use std::sync::mpsc;
 
+use engine::{Guilt, Window};
+use protocol::operations::At;
+
 use super::*;
 
 const NEVER: fn() -> bool = || false;
 
+/// A client that may have ended, of which nobody wants to know anything else.
+#[derive(Debug, Default)]
+struct Client {
+    has_ended: AtomicBool,
+}
+
+impl Observer for Client {
+    fn completed(&self, _: At, _: Result<(), CUresult>) {}
+    fn event_time(&self, _: u32, _: u64) {}
+    fn output_ready(&self) {}
+    fn fault(&self, _: u32, _: CUresult, _: Guilt, _: &str) {}
+
+    fn has_ended(&self) -> bool {
+        self.has_ended.load(Ordering::SeqCst)
+    }
+
+    fn allocate(&self, _: u32, _: u64, _: bool) -> Result<Window, CUresult> {
+        Err(CUresult::ERROR_OUT_OF_MEMORY)
+    }
+}
+
+/// A context of a client of its own, which is this thread's.
+fn add_context(gate: &QuiesceGate) -> Arc<Running> {
+    let client: Arc<dyn Observer> = Arc::new(Client::default());
+    gate.add_context(&client)
+}
+
 #[test]
 fn who_is_alone_waits_for_what_runs_and_lets_nothing_through() {
     let gate = Arc::new(QuiesceGate::default());
-    let running = gate.add_context();
+    let running = add_context(&gate);
     assert!(gate.try_pass(&running, false));
     let (tell, told) = mpsc::channel();
     let run_exclusive = std::thread::spawn({
@@ -24,7 +54,7 @@ fn who_is_alone_waits_for_what_runs_and_lets_nothing_through() {
     while !gate.closed.load(Ordering::SeqCst) {
         std::thread::yield_now();
     }
-    let other = gate.add_context();
+    let other = add_context(&gate);
     while !gate.try_pass(&other, false) {
         std::thread::yield_now();
     }
@@ -55,7 +85,7 @@ fn start(
 #[test]
 fn what_runs_long_holds_up_its_own_context_and_no_other() {
     let gate = Arc::new(QuiesceGate::default());
-    let (long, other) = (gate.add_context(), gate.add_context());
+    let (long, other) = (add_context(&gate), add_context(&gate));
     assert!(gate.try_pass(&long, false));
     let (tell, told) = mpsc::channel();
     let (go, gone) = mpsc::channel();
@@ -89,7 +119,7 @@ fn what_runs_long_holds_up_its_own_context_and_no_other() {
 #[test]
 fn what_waits_for_its_own_context_is_let_go_after_a_while() {
     let gate = Arc::new(QuiesceGate::default());
-    let running = gate.add_context();
+    let running = add_context(&gate);
     assert!(gate.try_pass(&running, false));
     let (tell, _told) = mpsc::channel();
     let (go, gone) = mpsc::channel();
@@ -114,7 +144,7 @@ fn what_waits_for_another_process_is_not_kept_from_it_by_its_own_load() {
     let loading = std::thread::spawn({
         let gate = Arc::clone(&gate);
         move || {
-            let own = gate.add_context();
+            let own = add_context(&gate);
             assert!(gate.try_pass(&own, false));
             tell.send(Arc::clone(&own)).unwrap();
             gate.run_exclusive(NEVER, || {
@@ -124,7 +154,7 @@ fn what_waits_for_another_process_is_not_kept_from_it_by_its_own_load() {
         }
     });
     let own = told.recv().unwrap();
-    let other = gate.add_context();
+    let other = add_context(&gate);
     // Long after others would be held for what runs, what was given to its streams before goes on.
     while !own.exempt.load(Ordering::SeqCst) {
         std::thread::yield_now();
@@ -149,7 +179,7 @@ fn what_waits_for_another_process_is_not_kept_from_it_by_its_own_load() {
 #[test]
 fn who_waits_for_the_gate_has_the_same_turn() {
     let gate = Arc::new(QuiesceGate::default());
-    let running = gate.add_context();
+    let running = add_context(&gate);
     let (tell, told) = mpsc::channel();
     let (go, gone) = mpsc::channel();
     let first = start(&gate, tell.clone(), gone);
@@ -183,7 +213,7 @@ fn who_waits_for_the_gate_has_the_same_turn() {
 #[test]
 fn who_is_alone_beside_work_all_the_time_waits_for_it() {
     let gate = Arc::new(QuiesceGate::default());
-    let running = gate.add_context();
+    let running = add_context(&gate);
     let spent = load_budget::MOST_TOGETHER * 2;
     let this = std::thread::current().id();
     gate.turn.lock().budget.spend(this, spent, Instant::now());
@@ -210,7 +240,7 @@ fn who_is_alone_beside_work_all_the_time_waits_for_it() {
 #[test]
 fn who_loads_without_pause_is_waited_for_by_nobody_who_loads() {
     let gate = Arc::new(QuiesceGate::default());
-    let running = gate.add_context();
+    let running = add_context(&gate);
     assert!(gate.try_pass(&running, false));
     let (tell, told) = mpsc::channel();
     let greedy = std::thread::spawn({
@@ -247,7 +277,7 @@ fn who_loads_without_pause_is_waited_for_by_nobody_who_loads() {
 #[test]
 fn what_is_known_to_run_long_is_held_at_once_and_until_it_is_over() {
     let gate = Arc::new(QuiesceGate::default());
-    let (long, other) = (gate.add_context(), gate.add_context());
+    let (long, other) = (add_context(&gate), add_context(&gate));
     assert!(gate.try_pass(&long, false));
     // Longer than who is not known to run so long would be held.
     long.expect_duration(FIRST_HOLD * 2);
@@ -276,7 +306,7 @@ fn what_is_known_to_run_long_is_held_at_once_and_until_it_is_over() {
 #[test]
 fn a_dead_device_is_not_waited_for() {
     let gate = QuiesceGate::default();
-    let running = gate.add_context();
+    let running = add_context(&gate);
     assert!(gate.try_pass(&running, false));
     assert_eq!(gate.run_exclusive(|| true, || 7), Ok(7));
 }
@@ -284,7 +314,7 @@ fn a_dead_device_is_not_waited_for() {
 #[test]
 fn what_is_retired_waits_for_an_idle_device() {
     let gate = QuiesceGate::default();
-    let running = gate.add_context();
+    let running = add_context(&gate);
     let (tell, told) = mpsc::channel();
     assert!(gate.try_pass(&running, false));
     gate.when_idle(1, move || tell.send(()).unwrap());
@@ -307,7 +337,7 @@ fn what_was_retired_is_given_back_before_more_is_taken() {
 #[test]
 fn who_makes_more_waits_while_much_is_retired_and_who_retires_never() {
     let gate = Arc::new(QuiesceGate::default());
-    let running = gate.add_context();
+    let running = add_context(&gate);
     let given_back = Arc::new(AtomicUsize::new(0));
     assert!(gate.try_pass(&running, false));
     for count in 0..=MOST_RETIRED {
@@ -338,7 +368,7 @@ fn who_makes_more_waits_while_much_is_retired_and_who_retires_never() {
 #[test]
 fn a_client_that_has_gone_runs_nothing() {
     let gate = QuiesceGate::default();
-    let running = gate.add_context();
+    let running = add_context(&gate);
     assert!(gate.try_pass(&running, false));
     drop(running);
     gate.run_exclusive(NEVER, || ()).unwrap();
@@ -347,7 +377,7 @@ fn a_client_that_has_gone_runs_nothing() {
 #[test]
 fn what_a_client_left_that_does_not_end_is_given_up_after_a_while() {
     let gate = Arc::new(QuiesceGate::default());
-    let (live, gone) = (gate.add_context(), gate.add_context());
+    let (live, gone) = (add_context(&gate), add_context(&gate));
     assert!(gate.try_pass(&live, false) && gate.try_pass(&gone, false));
     gate.set_grace(Duration::ZERO);
     assert!(!gate.is_stuck(), "both are there");
@@ -375,11 +405,46 @@ fn what_a_client_left_that_does_not_end_is_given_up_after_a_while() {
     assert_eq!(gate.run_exclusive(NEVER, || ()), Ok(()));
 }
 
+/// Its thread cannot say so, as it waits for the kernel that the client has left.
+#[test]
+fn a_client_that_ends_while_it_waits_for_its_own_kernel_is_gone_for_all() {
+    let gate = Arc::new(QuiesceGate::default());
+    let client = Arc::new(Client::default());
+    let (tell, told) = mpsc::channel();
+    let loading = std::thread::spawn({
+        let (gate, client) = (Arc::clone(&gate), Arc::clone(&client) as Arc<dyn Observer>);
+        move || {
+            let own = gate.add_context(&client);
+            assert!(gate.try_pass(&own, false));
+            tell.send(Arc::clone(&own)).unwrap();
+            gate.run_exclusive(NEVER, || ())
+        }
+    });
+    let own = told.recv().unwrap();
+    let other = std::thread::spawn({
+        let gate = Arc::clone(&gate);
+        move || gate.run_exclusive(NEVER, || ())
+    });
+    while gate.waiting.load(Ordering::SeqCst) == 0 {
+        std::thread::yield_now();
+    }
+    assert!(!gate.is_left_with_work(Duration::ZERO), "it is there");
+    client.has_ended.store(true, Ordering::SeqCst);
+    let unavailable = Err(CUresult::ERROR_DEVICE_UNAVAILABLE);
+    assert_eq!(loading.join().unwrap(), unavailable, "for nobody");
+    assert!(gate.is_left_with_work(Duration::ZERO) && !gate.is_stuck());
+    assert!(!gate.try_pass(&own, true), "it goes on when it is gone");
+    gate.set_grace(Duration::ZERO);
+    assert_eq!(other.join().unwrap(), unavailable);
+    own.operation_done();
+    assert_eq!(gate.run_exclusive(NEVER, || ()), Ok(()));
+}
+
 /// What has been begun in part is over before there is rest, though somebody waits to load, and nothing else is begun.
 #[test]
 fn what_was_begun_in_part_comes_to_rest_beside_who_waits_for_what_was_left() {
     let gate = Arc::new(QuiesceGate::default());
-    let (left, other) = (gate.add_context(), gate.add_context());
+    let (left, other) = (add_context(&gate), add_context(&gate));
     assert!(gate.try_pass(&left, false) && gate.try_pass(&other, false));
     left.client_gone();
     let loader = std::thread::spawn({
@@ -404,9 +469,9 @@ fn what_was_begun_in_part_comes_to_rest_beside_who_waits_for_what_was_left() {
 #[test]
 fn others_hear_of_a_load_before_it_comes_and_its_own_client_does_not() {
     let gate = QuiesceGate::default();
-    let here = gate.add_context();
+    let here = add_context(&gate);
     // Of another client, which is another thread's.
-    let other = std::thread::scope(|scope| scope.spawn(|| gate.add_context()).join().unwrap());
+    let other = std::thread::scope(|scope| scope.spawn(|| add_context(&gate)).join().unwrap());
     let forget = || {
         for word in [
             &gate.load_expected_until,
@@ -427,7 +492,7 @@ fn others_hear_of_a_load_before_it_comes_and_its_own_client_does_not() {
     assert!(gate.is_load_of_others_expected(&other));
     assert!(!gate.is_load_of_others_expected(&here), "it loads itself");
     forget();
-    drop(gate.add_context());
+    drop(add_context(&gate));
     assert!(
         gate.load_expected_until.load(Ordering::Relaxed) > 1,
         "who comes is about to load"
