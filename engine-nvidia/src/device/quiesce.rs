@@ -16,7 +16,10 @@
 //! To the contexts of who loads the gate is not closed meanwhile: a kernel of theirs may wait for another process', which
 //! waits for what was given to their streams before, as collective operations do.
 //!
-//! Nobody loads all the time beside others' work: each client has a [budget](load_budget).
+//! Who is held beside what does not end is not held again before that does.
+//!
+//! Nobody loads all the time beside others' work: each client has a [budget](load_budget) of time for which it keeps others waiting,
+//! be it for what runs or for the load. Who is over it loads where nothing has run for a while.
 //!
 //! Who comes to a closed gate with something to do alone does it in the same turn, as long as a turn does not take
 //! [too long](MOST_CLOSED).
@@ -27,9 +30,11 @@
 //! Must not know what is loaded or retired.
 
 use parking_lot::{Mutex, MutexGuard};
+use std::collections::VecDeque;
 use std::fmt::{Debug, Formatter};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
+use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
 use cuda_abi::CUresult;
@@ -51,6 +56,8 @@ const FIRST_HOLD: Duration = Duration::from_secs(1);
 const MOST_HOLD: Duration = Duration::from_secs(4);
 /// How long the gate stays closed for one who is alone after another, at most.
 const MOST_CLOSED: Duration = Duration::from_millis(50);
+/// For how long at a time what was retired is given back that nobody waits for.
+const MOST_SWEPT: Duration = Duration::from_millis(2);
 /// Time between two looks at what runs.
 const LOOK: Duration = Duration::from_micros(20);
 /// While so many retired things, or bytes of memory in them, are kept for an idle device, who makes more of
@@ -71,8 +78,9 @@ const GRACE: Duration = Duration::from_secs(30);
 /// What waits for an idle device.
 #[derive(Default)]
 struct Retired {
-    calls: Vec<Box<dyn FnOnce() + Send>>,
-    /// Bytes of memory that the calls give back.
+    /// Each with the bytes of memory that it gives back.
+    calls: VecDeque<(u64, Box<dyn FnOnce() + Send>)>,
+    /// Bytes of all.
     bytes: u64,
 }
 
@@ -86,6 +94,8 @@ pub(crate) struct QuiesceGate {
     turn: Mutex<ClosingState>,
     /// How many wait for that.
     waiting: AtomicUsize,
+    /// Since when the closed gate keeps somebody waiting who has nothing else running: nanoseconds of CLOCK_MONOTONIC, or 0.
+    keeps_since: AtomicU64,
     retired: Mutex<Retired>,
     /// Is told that the gate is open again.
     waker: OnceLock<Arc<Waker>>,
@@ -106,6 +116,7 @@ impl Default for QuiesceGate {
             clients: Mutex::default(),
             turn: Mutex::default(),
             waiting: AtomicUsize::default(),
+            keeps_since: AtomicU64::default(),
             retired: Mutex::default(),
             waker: OnceLock::new(),
             grace: AtomicU64::default(),
@@ -192,15 +203,41 @@ impl QuiesceGate {
         };
         // Who asks again and again would seem to have something running.
         if is_closed() {
+            self.note_kept(running);
             return false;
         }
         // Pairs with `drain`: either it sees the operation, or we see that the gate is closed.
         running.operations.fetch_add(1, Ordering::SeqCst);
         if is_closed() {
             running.operation_done();
+            self.note_kept(running);
             return false;
         }
         true
+    }
+
+    /// A context was not let begin something. As long as it has something else with the driver nobody loses by that.
+    fn note_kept(&self, running: &Running) {
+        if self.closed.load(Ordering::SeqCst)
+            && !running.has_operations()
+            && self.keeps_since.load(Ordering::Relaxed) == 0
+        {
+            // Who was first says since when.
+            let _ = self.keeps_since.compare_exchange(
+                0,
+                clock::now(),
+                Ordering::Relaxed,
+                Ordering::Relaxed,
+            );
+        }
+    }
+
+    /// For how long, of the time since then, the closed gate has kept somebody waiting.
+    fn has_kept(&self, since: Instant) -> Duration {
+        match self.keeps_since.load(Ordering::Relaxed) {
+            0 => Duration::ZERO,
+            first => Duration::from_nanos(clock::now().saturating_sub(first.max(clock::at(since)))),
+        }
     }
 
     /// Whether the gate is closed for a context now.
@@ -292,13 +329,14 @@ impl QuiesceGate {
         dead: impl Fn() -> bool,
         call: impl FnOnce() -> T,
     ) -> Result<T, CUresult> {
+        let mut was_quiet = false;
         let (mut turn, disturbs) = loop {
             self.waiting.fetch_add(1, Ordering::SeqCst);
             let mut turn = self.turn.lock();
             self.waiting.fetch_sub(1, Ordering::SeqCst);
             let drained = match turn.closed {
                 Some(pause) => Ok(Drained::of(pause.disturbs)),
-                None => self.drain(&mut turn, &dead),
+                None => self.drain(&mut turn, &dead, was_quiet),
             };
             match drained {
                 Ok(Drained::NothingRan) => break (turn, Ok(false)),
@@ -306,7 +344,10 @@ impl QuiesceGate {
                 Err(code) => break (turn, Err(code)),
                 Ok(Drained::OverBudget) => {
                     drop(turn);
-                    self.wait(PATIENCE, &dead, || false)?;
+                    was_quiet = !self.wait(PATIENCE, &dead, || self.anything_runs())?;
+                    if !was_quiet {
+                        self.wait(PATIENCE, &dead, || false)?;
+                    }
                 }
             }
         };
@@ -320,16 +361,18 @@ impl QuiesceGate {
             turn,
             pause,
             began,
+            client: Some(std::thread::current().id()),
         };
         disturbs?;
         // First, because the call may need the memory.
-        self.run_retired();
+        self.run_retired(MOST_CLOSED);
         let result = call();
         drop(closed);
         Ok(result)
     }
 
-    /// Closes the gate and waits until nothing runs, as the module says. Opens it again for who is over its budget.
+    /// Closes the gate and waits until nothing runs, as the module says. Opens it again for who is over its budget, unless it
+    /// `was_quiet` for a while: that nothing runs now may be between two kernels of who waits for each.
     ///
     /// # Errors
     /// As [`QuiesceGate::run_exclusive`].
@@ -337,27 +380,35 @@ impl QuiesceGate {
         &self,
         turn: &mut ClosingState,
         dead: &impl Fn() -> bool,
+        was_quiet: bool,
     ) -> Result<Drained, CUresult> {
         let own = self.exempt_own_contexts();
-        self.closed.store(true, Ordering::SeqCst);
+        let client = std::thread::current().id();
+        if !was_quiet && turn.budget.is_over(client, Instant::now()) && !dead() {
+            return Ok(Drained::OverBudget);
+        }
+        self.close();
         if self.is_drained(&own) || dead() {
             return Ok(Drained::NothingRan);
         }
-        if turn
-            .budget
-            .is_over(std::thread::current().id(), Instant::now())
-        {
-            self.open();
-            return Ok(Drained::OverBudget);
-        }
         let mut hold = FIRST_HOLD;
         let mut until = Instant::now() + hold;
+        // What ran when it was let go. Nobody else is held again before that is over, which may be never.
+        let mut endless: Vec<Arc<Running>> = Vec::new();
         loop {
+            endless.retain(|running| running.has_operations());
             let mut running = self.others_running(turn, &own);
-            running.retain(|running| running.expected_remaining() > PATIENCE);
-            if running.is_empty() && !turn.held_have_operations() {
-                self.closed.store(true, Ordering::SeqCst);
-                if self.wait(PATIENCE, dead, || self.is_drained(&own))? {
+            running.retain(|running| match endless.is_empty() {
+                true => running.expected_remaining() > PATIENCE,
+                false => endless.iter().any(|endless| Arc::ptr_eq(endless, running)),
+            });
+            if running.is_empty() && !turn.held_have_operations() && endless.is_empty() {
+                self.close();
+                let closed = Instant::now();
+                let drained = self.wait(PATIENCE, dead, || self.is_drained(&own));
+                let now = Instant::now();
+                turn.budget.spend(client, self.has_kept(closed), now);
+                if drained? {
                     return Ok(Drained::GaveWay);
                 }
                 running = self.others_running(turn, &own);
@@ -369,6 +420,8 @@ impl QuiesceGate {
             if !self.wait(left, dead, || {
                 !turn.held_have_operations() && !own.have_operations()
             })? {
+                endless = turn.held_running();
+                endless.extend(own.running());
                 turn.release_held();
                 self.wake();
                 self.wait(hold, dead, || false)?;
@@ -410,7 +463,7 @@ impl QuiesceGate {
     /// asks may be ending, or has work of his own to see to.
     pub(crate) fn when_idle(&self, bytes: u64, call: impl FnOnce() + Send + 'static) {
         let mut retired = self.retired.lock();
-        retired.calls.push(Box::new(call));
+        retired.calls.push_back((bytes, Box::new(call)));
         retired.bytes = retired.bytes.saturating_add(bytes);
         drop(retired);
         self.wake();
@@ -422,12 +475,12 @@ impl QuiesceGate {
     /// # Errors
     /// As [`QuiesceGate::run_exclusive`], if there is much.
     pub(crate) fn make_room(&self, dead: impl Fn() -> bool) -> Result<(), CUresult> {
-        let full = {
+        let is_full = || {
             let retired = self.retired.lock();
             retired.calls.len() > MOST_RETIRED || retired.bytes > MOST_RETIRED_BYTES
         };
-        if full {
-            self.run_exclusive(dead, || ())?;
+        while is_full() {
+            self.run_exclusive(&dead, || ())?;
         }
         Ok(())
     }
@@ -444,7 +497,9 @@ impl QuiesceGate {
         if self.retired.lock().calls.is_empty() {
             return true;
         }
-        self.try_exclusive(|| self.run_retired()).is_some()
+        self.try_exclusive(|| self.run_retired(MOST_SWEPT))
+            .is_some()
+            && self.retired.lock().calls.is_empty()
     }
 
     /// As [`QuiesceGate::run_exclusive`], but does not wait: `None`, and no call, if anything runs or somebody else makes or
@@ -454,7 +509,7 @@ impl QuiesceGate {
         if turn.closed.is_some() {
             return None;
         }
-        self.closed.store(true, Ordering::SeqCst);
+        self.close();
         let began = Instant::now();
         let pause = Pause {
             since: began,
@@ -465,16 +520,28 @@ impl QuiesceGate {
             turn,
             pause,
             began,
+            client: None,
         };
         let result = (!self.anything_runs()).then(call);
         drop(closed);
         result
     }
 
-    fn run_retired(&self) {
-        let retired = std::mem::take(&mut *self.retired.lock());
-        for call in retired.calls {
+    /// Does what was retired by now, or as much of it as takes so long: a client that ends may leave very much at once.
+    fn run_retired(&self, most: Duration) {
+        let until = Instant::now() + most;
+        let by_now = self.retired.lock().calls.len();
+        for _ in 0..by_now {
+            let mut retired = self.retired.lock();
+            let Some((bytes, call)) = retired.calls.pop_front() else {
+                break;
+            };
+            retired.bytes = retired.bytes.saturating_sub(bytes);
+            drop(retired);
             call();
+            if Instant::now() >= until {
+                break;
+            }
         }
     }
 
@@ -523,6 +590,12 @@ impl QuiesceGate {
         running.any(|client| client.has_operations())
     }
 
+    fn close(&self) {
+        if !self.closed.swap(true, Ordering::SeqCst) {
+            self.keeps_since.store(0, Ordering::Relaxed);
+        }
+    }
+
     fn open(&self) {
         self.closed.store(false, Ordering::SeqCst);
         self.wake();
@@ -536,15 +609,18 @@ struct Closed<'a> {
     pause: Pause,
     /// When this one's part of the pause began.
     began: Instant,
+    /// Who loads, if it waited for its turn.
+    client: Option<ThreadId>,
 }
 
 impl Drop for Closed<'_> {
     fn drop(&mut self) {
         let now = Instant::now();
+        if let Some(client) = self.client {
+            let kept = self.gate.has_kept(self.began);
+            self.turn.budget.spend(client, kept, now);
+        }
         if self.pause.disturbs {
-            let own = now.saturating_duration_since(self.began);
-            let client = std::thread::current().id();
-            self.turn.budget.spend(client, own, now);
             self.gate.expect_load();
         }
         let waits = self.gate.waiting.load(Ordering::SeqCst) > 0;

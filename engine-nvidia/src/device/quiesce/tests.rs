@@ -137,6 +137,59 @@ fn what_waits_for_its_own_context_is_let_go_after_a_while() {
     run_exclusive.join().unwrap();
 }
 
+/// Beside one that does not end, and beside who loads.
+#[test]
+fn who_is_held_beside_what_does_not_end_is_held_once() {
+    for own in [false, true] {
+        let gate = Arc::new(QuiesceGate::default());
+        let (tell, told) = mpsc::channel();
+        let (go, gone) = mpsc::channel();
+        let loading = std::thread::spawn({
+            let gate = Arc::clone(&gate);
+            move || {
+                tell.send(add_context(&gate)).unwrap();
+                gone.recv().unwrap();
+                gate.run_exclusive(NEVER, || ()).unwrap();
+            }
+        });
+        let loader = told.recv().unwrap();
+        let (endless, long) = match own {
+            true => (loader, add_context(&gate)),
+            false => (add_context(&gate), add_context(&gate)),
+        };
+        let pass = |running: &Running| {
+            while !gate.try_pass(running, false) {
+                std::thread::yield_now();
+            }
+        };
+        pass(&endless);
+        pass(&long);
+        go.send(()).unwrap();
+        until(|| long.held.load(Ordering::SeqCst));
+        long.operation_done();
+        until(|| !long.held.load(Ordering::SeqCst));
+        // Kernels one after another, each longer than what is held for.
+        let began = Instant::now();
+        while began.elapsed() < FIRST_HOLD * 3 / 2 {
+            pass(&long);
+            std::thread::sleep(2 * PATIENCE);
+            assert!(!long.held.load(Ordering::SeqCst), "held again");
+            assert!(!gate.closed.load(Ordering::SeqCst), "closed again");
+            long.operation_done();
+        }
+        assert_eq!(endless.held.load(Ordering::SeqCst), !own);
+        endless.operation_done();
+        loading.join().unwrap();
+    }
+}
+
+/// Waits until something is so.
+fn until(is_so: impl Fn() -> bool) {
+    while !is_so() {
+        std::thread::yield_now();
+    }
+}
+
 #[test]
 fn what_waits_for_another_process_is_not_kept_from_it_by_its_own_load() {
     let gate = Arc::new(QuiesceGate::default());
@@ -274,6 +327,77 @@ fn who_loads_without_pause_is_waited_for_by_nobody_who_loads() {
     told.try_recv().unwrap();
 }
 
+/// One kernel of its own each time keeps all others waiting, however quickly it loads. Who has nothing to begin
+/// does not wait.
+#[test]
+fn who_keeps_others_waiting_for_what_runs_has_to_wait_too() {
+    const RUNS: Duration = Duration::from_millis(18);
+    for (others_wait, is_over) in [(true, true), (false, false)] {
+        let gate = Arc::new(QuiesceGate::default());
+        let other = add_context(&gate);
+        let loading = std::thread::spawn({
+            let gate = Arc::clone(&gate);
+            move || {
+                let (own, this) = (add_context(&gate), std::thread::current().id());
+                let spent = load_budget::MOST_SPENT - RUNS / 16;
+                gate.turn.lock().budget.spend(this, spent, Instant::now());
+                assert!(gate.try_pass(&own, false));
+                let running = std::thread::spawn(move || {
+                    std::thread::sleep(RUNS);
+                    own.operation_done();
+                });
+                gate.run_exclusive(NEVER, || ()).unwrap();
+                running.join().unwrap();
+                gate.turn.lock().budget.is_over(this, Instant::now())
+            }
+        });
+        while others_wait && !loading.is_finished() {
+            if gate.try_pass(&other, false) {
+                other.operation_done();
+            }
+        }
+        assert_eq!(loading.join().unwrap(), is_over);
+    }
+}
+
+/// There are moments in which nothing of its runs.
+#[test]
+fn who_waits_for_each_of_its_kernels_is_not_taken_for_idle() {
+    let gate = Arc::new(QuiesceGate::default());
+    let running = add_context(&gate);
+    let spent = load_budget::MOST_TOGETHER * 8;
+    let this = std::thread::current().id();
+    gate.turn.lock().budget.spend(this, spent, Instant::now());
+    let is_kept_waiting = || {
+        let (tell, told) = mpsc::channel();
+        let (go, gone) = mpsc::channel();
+        go.send(()).unwrap();
+        let run_exclusive = start(&gate, tell, gone);
+        let (began, mut longest) = (Instant::now(), Duration::ZERO);
+        let mut idle_since = began;
+        while began.elapsed() < 5 * PATIENCE {
+            if !gate.try_pass(&running, false) {
+                break;
+            }
+            longest = longest.max(idle_since.elapsed());
+            std::thread::sleep(LOOK);
+            running.operation_done();
+            idle_since = Instant::now();
+            std::thread::sleep(LOOK);
+        }
+        let is_kept = began.elapsed() >= 5 * PATIENCE && told.try_recv().is_err();
+        // It is soon when nothing has run for a while.
+        told.recv().unwrap();
+        run_exclusive.join().unwrap();
+        // Where this thread got no processor for as long, there was such a while.
+        (longest < PATIENCE / 2).then_some(is_kept)
+    };
+    let mut tries = std::iter::repeat_with(is_kept_waiting);
+    assert!(tries.find_map(|tried| tried).unwrap(), "loaded in between");
+    let budget = &mut gate.turn.lock().budget;
+    assert!(budget.is_over(this, Instant::now()), "it was no moment");
+}
+
 #[test]
 fn what_is_known_to_run_long_is_held_at_once_and_until_it_is_over() {
     let gate = Arc::new(QuiesceGate::default());
@@ -324,6 +448,30 @@ fn what_is_retired_waits_for_an_idle_device() {
     gate.run_pending();
     told.try_recv().unwrap();
     assert!(gate.retired.lock().calls.is_empty());
+}
+
+/// What one client leaves at its end is not given back in one turn if that takes long.
+#[test]
+fn very_much_that_is_retired_is_given_back_by_and_by() {
+    let gate = QuiesceGate::default();
+    let running = add_context(&gate);
+    let given_back = Arc::new(AtomicUsize::new(0));
+    for _ in 0..20 {
+        let given_back = Arc::clone(&given_back);
+        gate.when_idle(1, move || {
+            std::thread::sleep(MOST_SWEPT / 3);
+            given_back.fetch_add(1, Ordering::SeqCst);
+        });
+    }
+    let mut turns = 1;
+    while !gate.run_pending() {
+        assert!(gate.try_pass(&running, false), "the gate stayed closed");
+        running.operation_done();
+        turns += 1;
+    }
+    assert_eq!(given_back.load(Ordering::SeqCst), 20);
+    assert!(turns >= 6, "{turns}");
+    assert_eq!(gate.retired.lock().bytes, 0);
 }
 
 #[test]
