@@ -30,7 +30,6 @@
 //! Must not know what is loaded or retired.
 
 use parking_lot::{Mutex, MutexGuard};
-use std::collections::VecDeque;
 use std::fmt::{Debug, Formatter};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
@@ -44,9 +43,11 @@ use crate::device::waker::Waker;
 
 mod closing;
 mod load_budget;
+mod retired;
 mod running;
 
 use closing::{ClosingState, Drained, Exempt, Pause};
+use retired::Retired;
 pub(crate) use running::Running;
 
 /// How long the gate is closed for all while something runs.
@@ -60,11 +61,6 @@ const MOST_CLOSED: Duration = Duration::from_millis(50);
 const MOST_SWEPT: Duration = Duration::from_millis(2);
 /// Time between two looks at what runs.
 const LOOK: Duration = Duration::from_micros(20);
-/// While so many retired things, or bytes of memory in them, are kept for an idle device, who makes more of
-/// their kind waits first.
-const MOST_RETIRED: usize = 64;
-const MOST_RETIRED_BYTES: u64 = 256 << 20;
-
 /// For how long code is expected to be loaded after a client has come, or something was loaded, or begins to be compiled: what follows
 /// comes soon, and waits for what streams have given the driver by then.
 const LOADS_FOLLOW: Duration = Duration::from_millis(50);
@@ -74,15 +70,6 @@ const RECENT: u64 = 4_000_000;
 
 /// How long what a client that has gone had running may take to its end, unless something else is set.
 const GRACE: Duration = Duration::from_secs(30);
-
-/// What waits for an idle device.
-#[derive(Default)]
-struct Retired {
-    /// Each with the bytes of memory that it gives back.
-    calls: VecDeque<(u64, Box<dyn FnOnce() + Send>)>,
-    /// Bytes of all.
-    bytes: u64,
-}
 
 /// A device's gate.
 pub(crate) struct QuiesceGate {
@@ -96,7 +83,7 @@ pub(crate) struct QuiesceGate {
     waiting: AtomicUsize,
     /// Since when the closed gate keeps somebody waiting who has nothing else running: nanoseconds of CLOCK_MONOTONIC, or 0.
     keeps_since: AtomicU64,
-    retired: Mutex<Retired>,
+    retired: Retired,
     /// Is told that the gate is open again.
     waker: OnceLock<Arc<Waker>>,
     /// Milliseconds.
@@ -117,7 +104,7 @@ impl Default for QuiesceGate {
             turn: Mutex::default(),
             waiting: AtomicUsize::default(),
             keeps_since: AtomicU64::default(),
-            retired: Mutex::default(),
+            retired: Retired::default(),
             waker: OnceLock::new(),
             grace: AtomicU64::default(),
             busy: AtomicUsize::default(),
@@ -134,7 +121,7 @@ impl Debug for QuiesceGate {
         f.debug_struct("Gate")
             .field("closed", &self.closed)
             .field("clients", &self.clients.lock().len())
-            .field("retired", &self.retired.lock().calls.len())
+            .field("retired", &self.retired.count())
             .finish_non_exhaustive()
     }
 }
@@ -365,7 +352,7 @@ impl QuiesceGate {
         };
         disturbs?;
         // First, because the call may need the memory.
-        self.run_retired(MOST_CLOSED);
+        self.retired.run(MOST_CLOSED);
         let result = call();
         drop(closed);
         Ok(result)
@@ -462,10 +449,7 @@ impl QuiesceGate {
     /// Has a call made when no operation of any client runs, which gives back so many bytes of memory. Does not wait: who
     /// asks may be ending, or has work of his own to see to.
     pub(crate) fn when_idle(&self, bytes: u64, call: impl FnOnce() + Send + 'static) {
-        let mut retired = self.retired.lock();
-        retired.calls.push_back((bytes, Box::new(call)));
-        retired.bytes = retired.bytes.saturating_add(bytes);
-        drop(retired);
+        self.retired.add(bytes, Box::new(call));
         self.wake();
     }
 
@@ -475,11 +459,7 @@ impl QuiesceGate {
     /// # Errors
     /// As [`QuiesceGate::run_exclusive`], if there is much.
     pub(crate) fn make_room(&self, dead: impl Fn() -> bool) -> Result<(), CUresult> {
-        let is_full = || {
-            let retired = self.retired.lock();
-            retired.calls.len() > MOST_RETIRED || retired.bytes > MOST_RETIRED_BYTES
-        };
-        while is_full() {
+        while self.retired.is_full() {
             self.run_exclusive(&dead, || ())?;
         }
         Ok(())
@@ -494,12 +474,11 @@ impl QuiesceGate {
 
     /// Does what was retired, if nothing runs. Does not wait. Whether nothing is left.
     pub(crate) fn run_pending(&self) -> bool {
-        if self.retired.lock().calls.is_empty() {
+        if self.retired.count() == 0 {
             return true;
         }
-        self.try_exclusive(|| self.run_retired(MOST_SWEPT))
-            .is_some()
-            && self.retired.lock().calls.is_empty()
+        let swept = self.try_exclusive(|| self.retired.run(MOST_SWEPT));
+        swept.is_some() && self.retired.count() == 0
     }
 
     /// As [`QuiesceGate::run_exclusive`], but does not wait: `None`, and no call, if anything runs or somebody else makes or
@@ -525,24 +504,6 @@ impl QuiesceGate {
         let result = (!self.anything_runs()).then(call);
         drop(closed);
         result
-    }
-
-    /// Does what was retired by now, or as much of it as takes so long: a client that ends may leave very much at once.
-    fn run_retired(&self, most: Duration) {
-        let until = Instant::now() + most;
-        let by_now = self.retired.lock().calls.len();
-        for _ in 0..by_now {
-            let mut retired = self.retired.lock();
-            let Some((bytes, call)) = retired.calls.pop_front() else {
-                break;
-            };
-            retired.bytes = retired.bytes.saturating_sub(bytes);
-            drop(retired);
-            call();
-            if Instant::now() >= until {
-                break;
-            }
-        }
     }
 
     /// The contexts of this thread's client, to which the gate is open from now on.

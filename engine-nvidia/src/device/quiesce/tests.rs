@@ -447,7 +447,7 @@ fn what_is_retired_waits_for_an_idle_device() {
     running.operation_done();
     gate.run_pending();
     told.try_recv().unwrap();
-    assert!(gate.retired.lock().calls.is_empty());
+    assert_eq!(gate.retired.count(), 0);
 }
 
 /// What one client leaves at its end is not given back in one turn if that takes long.
@@ -471,7 +471,6 @@ fn very_much_that_is_retired_is_given_back_by_and_by() {
     }
     assert_eq!(given_back.load(Ordering::SeqCst), 20);
     assert!(turns >= 6, "{turns}");
-    assert_eq!(gate.retired.lock().bytes, 0);
 }
 
 #[test]
@@ -488,7 +487,7 @@ fn who_makes_more_waits_while_much_is_retired_and_who_retires_never() {
     let running = add_context(&gate);
     let given_back = Arc::new(AtomicUsize::new(0));
     assert!(gate.try_pass(&running, false));
-    for count in 0..=MOST_RETIRED {
+    for count in 0..=retired::MOST_THINGS {
         assert_eq!(given_back.load(Ordering::SeqCst), 0, "after {count}");
         gate.make_room(NEVER).unwrap();
         let given_back = Arc::clone(&given_back);
@@ -510,7 +509,7 @@ fn who_makes_more_waits_while_much_is_retired_and_who_retires_never() {
     assert!(told.try_recv().is_err(), "more was made");
     running.operation_done();
     making.join().unwrap();
-    assert_eq!(given_back.load(Ordering::SeqCst), MOST_RETIRED + 1);
+    assert_eq!(given_back.load(Ordering::SeqCst), retired::MOST_THINGS + 1);
 }
 
 #[test]
