@@ -465,6 +465,21 @@ impl QuiesceGate {
         Ok(())
     }
 
+    /// Waits until all that is retired by now is given back.
+    ///
+    /// # Errors
+    /// As [`QuiesceGate::run_exclusive`].
+    pub(crate) fn give_back(&self, dead: impl Fn() -> bool) -> Result<(), CUresult> {
+        let all = self.retired.all_by_now();
+        loop {
+            // Once at least: somebody may be giving back the last of it in his turn.
+            self.run_exclusive(&dead, || ())?;
+            if self.retired.has_made(all) {
+                return Ok(());
+            }
+        }
+    }
+
     /// Wakes who issues what waited.
     pub(crate) fn wake(&self) {
         if let Some(waker) = self.waker.get() {
@@ -485,7 +500,8 @@ impl QuiesceGate {
     /// wants to make such a call.
     pub(crate) fn try_exclusive<T>(&self, call: impl FnOnce() -> T) -> Option<T> {
         let turn = self.turn.try_lock()?;
-        if turn.closed.is_some() {
+        // Who tries again and again is not to close the gate each time.
+        if turn.closed.is_some() || self.anything_runs() {
             return None;
         }
         self.close();

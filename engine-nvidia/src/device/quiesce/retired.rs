@@ -24,6 +24,8 @@ struct Waiting {
     calls: VecDeque<(u64, Call)>,
     /// Bytes of all.
     bytes: u64,
+    /// Calls that were made.
+    made: usize,
 }
 
 impl Retired {
@@ -35,6 +37,17 @@ impl Retired {
 
     pub(super) fn count(&self) -> usize {
         self.0.lock().calls.len()
+    }
+
+    /// How many calls will have been made when what is retired by now is given back.
+    pub(super) fn all_by_now(&self) -> usize {
+        let waiting = self.0.lock();
+        waiting.made + waiting.calls.len()
+    }
+
+    /// Whether so many calls were made.
+    pub(super) fn has_made(&self, calls: usize) -> bool {
+        self.0.lock().made >= calls
     }
 
     /// Whether so much is kept that more is not to be made.
@@ -49,6 +62,7 @@ impl Retired {
         for _ in 0..self.count() {
             let Some(call) = self.take() else { return };
             call();
+            self.0.lock().made += 1;
             if Instant::now() >= until {
                 return;
             }

@@ -450,6 +450,39 @@ fn what_is_retired_waits_for_an_idle_device() {
     assert_eq!(gate.retired.count(), 0);
 }
 
+#[test]
+fn who_waits_for_what_is_retired_waits_for_all_of_it() {
+    let gate = QuiesceGate::default();
+    let given_back = Arc::new(AtomicUsize::new(0));
+    for _ in 0..4 {
+        let given_back = Arc::clone(&given_back);
+        gate.when_idle(0, move || {
+            std::thread::sleep(MOST_CLOSED * 2 / 3);
+            given_back.fetch_add(1, Ordering::SeqCst);
+        });
+    }
+    gate.give_back(NEVER).unwrap();
+    assert_eq!(given_back.load(Ordering::SeqCst), 4);
+    gate.give_back(NEVER).unwrap();
+}
+
+/// The poller, which tries again and again, would hear of the gate and not sleep, and who begins something would come to a closed one.
+#[test]
+fn what_is_retired_closes_no_gate_beside_what_runs() {
+    let gate = QuiesceGate::default();
+    let waker = Arc::default();
+    gate.set_waker(&waker);
+    let running = add_context(&gate);
+    assert!(gate.try_pass(&running, false));
+    gate.when_idle(1, || ());
+    let posts = waker.posts();
+    assert!(!gate.run_pending());
+    assert_eq!(waker.posts(), posts, "it was closed and opened");
+    running.operation_done();
+    assert!(gate.run_pending());
+    assert_ne!(waker.posts(), posts);
+}
+
 /// What one client leaves at its end is not given back in one turn if that takes long.
 #[test]
 fn very_much_that_is_retired_is_given_back_by_and_by() {
