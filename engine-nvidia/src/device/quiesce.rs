@@ -59,6 +59,8 @@ const MOST_HOLD: Duration = Duration::from_secs(4);
 const MOST_CLOSED: Duration = Duration::from_millis(50);
 /// For how long at a time what was retired is given back that nobody waits for.
 const MOST_SWEPT: Duration = Duration::from_millis(2);
+/// How often who waits for its turn asks whether its client is still there.
+const BETWEEN_ASKING: Duration = Duration::from_millis(200);
 /// Time between two looks at what runs.
 const LOOK: Duration = Duration::from_micros(20);
 /// For how long code is expected to be loaded after a client has come, or something was loaded, or begins to be compiled: what follows
@@ -318,9 +320,7 @@ impl QuiesceGate {
     ) -> Result<T, CUresult> {
         let mut was_quiet = false;
         let (mut turn, disturbs) = loop {
-            self.waiting.fetch_add(1, Ordering::SeqCst);
-            let mut turn = self.turn.lock();
-            self.waiting.fetch_sub(1, Ordering::SeqCst);
+            let mut turn = self.take_turn()?;
             let drained = match turn.closed {
                 Some(pause) => Ok(Drained::of(pause.disturbs)),
                 None => self.drain(&mut turn, &dead, was_quiet),
@@ -356,6 +356,40 @@ impl QuiesceGate {
         let result = call();
         drop(closed);
         Ok(result)
+    }
+
+    /// Waits for the turn, as long as the client is there for whom this thread would have it.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_DEVICE_UNAVAILABLE where the client is gone.
+    fn take_turn(&self) -> Result<MutexGuard<'_, ClosingState>, CUresult> {
+        self.waiting.fetch_add(1, Ordering::SeqCst);
+        let turn = loop {
+            let turn = self.turn.try_lock_for(BETWEEN_ASKING);
+            if turn.is_some() || self.is_this_client_gone() {
+                break turn;
+            }
+        };
+        self.waiting.fetch_sub(1, Ordering::SeqCst);
+        if let Some(turn) = turn {
+            return Ok(turn);
+        }
+        // Who had the turn may have left the gate closed to this one, and nobody else may come.
+        while self.closed.load(Ordering::SeqCst) {
+            if let Some(mut turn) = self.turn.try_lock_for(PATIENCE)
+                && let Some(pause) = turn.closed.take()
+            {
+                drop(Closed {
+                    gate: self,
+                    turn,
+                    pause,
+                    began: Instant::now(),
+                    client: None,
+                });
+                break;
+            }
+        }
+        Err(CUresult::ERROR_DEVICE_UNAVAILABLE)
     }
 
     /// Closes the gate and waits until nothing runs, as the module says. Opens it again for who is over its budget, unless it

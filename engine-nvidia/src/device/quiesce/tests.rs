@@ -620,6 +620,51 @@ fn a_client_that_ends_while_it_waits_for_its_own_kernel_is_gone_for_all() {
     assert_eq!(gate.run_exclusive(NEVER, || ()), Ok(()));
 }
 
+/// A thread that waits for its turn, for a client that has ended.
+fn wait_for_nobody(gate: &Arc<QuiesceGate>) -> std::thread::JoinHandle<Result<(), CUresult>> {
+    let client = Arc::new(Client::default());
+    let waiting = std::thread::spawn({
+        let (gate, client) = (Arc::clone(gate), Arc::clone(&client) as Arc<dyn Observer>);
+        move || {
+            let _own = gate.add_context(&client);
+            gate.run_exclusive(NEVER, || ())
+        }
+    });
+    until(|| gate.waiting.load(Ordering::SeqCst) > 0);
+    client.has_ended.store(true, Ordering::SeqCst);
+    waiting
+}
+
+/// Behind who waits for what may never end.
+#[test]
+fn a_client_that_ends_while_it_waits_for_its_turn_waits_no_longer() {
+    let unavailable = Err(CUresult::ERROR_DEVICE_UNAVAILABLE);
+    let gate = Arc::new(QuiesceGate::default());
+    let running = add_context(&gate);
+    assert!(gate.try_pass(&running, false));
+    let loading = std::thread::spawn({
+        let gate = Arc::clone(&gate);
+        move || gate.run_exclusive(NEVER, || ())
+    });
+    until(|| running.held.load(Ordering::SeqCst));
+    assert_eq!(wait_for_nobody(&gate).join().unwrap(), unavailable);
+    assert!(!loading.is_finished());
+    running.operation_done();
+    assert_eq!(loading.join().unwrap(), Ok(()));
+    // One who has seen that it waits leaves the gate closed to it.
+    let mut turn = gate.turn.lock();
+    gate.close();
+    turn.closed = Some(Pause {
+        since: Instant::now(),
+        disturbs: false,
+    });
+    let waiting = wait_for_nobody(&gate);
+    until(|| gate.waiting.load(Ordering::SeqCst) == 0);
+    drop(turn);
+    assert_eq!(waiting.join().unwrap(), unavailable);
+    assert!(gate.try_pass(&running, false), "the gate stayed closed");
+}
+
 /// What has been begun in part is over before there is rest, though somebody waits to load, and nothing else is begun.
 #[test]
 fn what_was_begun_in_part_comes_to_rest_beside_who_waits_for_what_was_left() {
