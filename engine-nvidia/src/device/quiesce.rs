@@ -364,15 +364,10 @@ impl QuiesceGate {
     /// CUDA_ERROR_DEVICE_UNAVAILABLE where the client is gone.
     fn take_turn(&self) -> Result<MutexGuard<'_, ClosingState>, CUresult> {
         self.waiting.fetch_add(1, Ordering::SeqCst);
-        let turn = loop {
-            let turn = self.turn.try_lock_for(BETWEEN_ASKING);
-            if turn.is_some() || self.is_this_client_gone() {
-                break turn;
-            }
-        };
+        let turn = self.lock_for_client(&self.turn);
         self.waiting.fetch_sub(1, Ordering::SeqCst);
-        if let Some(turn) = turn {
-            return Ok(turn);
+        if turn.is_ok() {
+            return turn;
         }
         // Who had the turn may have left the gate closed to this one, and nobody else may come.
         while self.closed.load(Ordering::SeqCst) {
@@ -389,7 +384,25 @@ impl QuiesceGate {
                 break;
             }
         }
-        Err(CUresult::ERROR_DEVICE_UNAVAILABLE)
+        turn
+    }
+
+    /// Locks what somebody else may have locked who waits for what runs, as long as the client is there for whom this thread does so.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_DEVICE_UNAVAILABLE where the client is gone.
+    pub(crate) fn lock_for_client<'a, T>(
+        &self,
+        mutex: &'a Mutex<T>,
+    ) -> Result<MutexGuard<'a, T>, CUresult> {
+        loop {
+            if let Some(locked) = mutex.try_lock_for(BETWEEN_ASKING) {
+                return Ok(locked);
+            }
+            if self.is_this_client_gone() {
+                return Err(CUresult::ERROR_DEVICE_UNAVAILABLE);
+            }
+        }
     }
 
     /// Closes the gate and waits until nothing runs, as the module says. Opens it again for who is over its budget, unless it
