@@ -6,6 +6,7 @@ mod common;
 use std::time::Duration;
 
 use common::{Controls, Fake, PTX, poke, until};
+use cuda_abi::CUresult;
 use engine::arena::GRANULE;
 use engine::conformance::rig::{Guest, noise};
 use protocol::operations::Copy;
@@ -162,4 +163,36 @@ fn the_driver_has_less_of_others_while_a_client_is_about_to_load() {
     }
     let (alone, beside) = seen.last().unwrap();
     assert!(beside < alone, "{seen:?}");
+}
+
+/// What was refused for want of room gives none back that it did not take.
+#[test]
+fn who_had_too_much_waiting_once_is_served_again() {
+    let fake = Fake::new(&["VERSION=12040"]);
+    let engine = fake.open().unwrap();
+    let controls = Controls::of(&fake);
+    controls.has_batches();
+    let mut guest = Guest::new(&engine);
+    let large = vec![7; 256 * GRANULE as usize];
+    let to = guest.commit(0, large.len() as u64);
+    let mut refused = |bytes: usize| {
+        controls.hold(true);
+        // More than the driver is given at a time.
+        for _ in 0..300 {
+            guest.write(0, to, &large[..4]);
+        }
+        for _ in 0..20 {
+            guest.write(0, to, &large[..bytes]);
+        }
+        let before = guest.observer.completed(0).len();
+        controls.hold(false);
+        // Which of them says so is seen below.
+        let _ = guest.wait(0);
+        let completed = guest.observer.completed(0);
+        let results = completed[before..].iter().map(|&(_, result)| result);
+        let refused = results.filter(|&result| result == Err(CUresult::ERROR_OUT_OF_MEMORY));
+        refused.count()
+    };
+    assert!((1..20).contains(&refused(large.len())));
+    assert_eq!(refused(4), 0, "for ever");
 }

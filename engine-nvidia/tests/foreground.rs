@@ -2,9 +2,9 @@
 
 mod common;
 
-use common::{Controls, Fake, until};
+use common::{Controls, Fake, PTX, poke, until};
 use engine::arena::GRANULE;
-use engine::conformance::rig::Guest;
+use engine::conformance::rig::{Guest, simple_launch};
 use engine::{Engine, Share};
 use protocol::operations::HoldReason;
 
@@ -79,4 +79,37 @@ fn nobody_waits_where_all_are_below_normal() {
     for guest in &mut guests {
         assert_eq!(guest.wait(0), Ok(()));
     }
+}
+
+/// A launch into a full hardware queue waits, with the context's lock held, whosever it is.
+#[test]
+fn a_long_run_of_one_below_normal_goes_to_the_driver_in_parts() {
+    let fake = Fake::new(&["VERSION=12040"]);
+    let engine = fake.open().expect("the fake opens");
+    let controls = Controls::of(&fake);
+    controls.has_batches();
+    let mut below = below_normal(&engine);
+    let mut normal = Guest::new(&engine);
+    let [there, here] = [&mut below, &mut normal].map(|guest| guest.commit(0, GRANULE));
+    let module = below.module(PTX);
+    // So many that no stream may give the driver a whole run at once.
+    for stream in 40..280 {
+        normal.stream(stream);
+    }
+    let last = 128;
+    for value in 1..=last {
+        below.run_add(7, &simple_launch(module, 1, 1), &poke(there, value));
+    }
+    assert_eq!((below.wait(0), normal.wait(0)), (Ok(()), Ok(())));
+    controls.hold(true);
+    normal.write(0, here, &[1; 4]);
+    until("the other is at work", || controls.queued() > 0);
+    below.run_launch(0, 7);
+    until("it goes on beside the other", || controls.queued() > 20);
+    std::thread::sleep(std::time::Duration::from_millis(50));
+    let begun = controls.queued();
+    assert!(begun < 90, "{begun} at once");
+    controls.hold(false);
+    assert_eq!((below.wait(0), normal.wait(0)), (Ok(()), Ok(())));
+    assert_eq!(below.word(there), last);
 }

@@ -355,3 +355,86 @@ fn devices_come_to_rest_once_what_was_begun_in_part_is_over() {
     controls.spin(false);
     going.join().expect("it has gone");
 }
+
+/// Programs that hang are killed: with what hangs, and with what waits for that. Its thread comes to the client's end all the same, and
+/// others hear that they wait in vain.
+#[test]
+fn who_is_killed_while_it_waits_for_its_own_endless_kernel_is_gone() {
+    let fake = Fake::new(&["VERSION=12040"]);
+    let engine = fake.open().expect("a driver that works");
+    let controls = Controls::of(&fake);
+    controls.has_batches();
+    let unavailable = CUresult::ERROR_DEVICE_UNAVAILABLE;
+    let (tell, told) = std::sync::mpsc::channel();
+    std::thread::scope(|scope| {
+        let killed = scope.spawn(|| {
+            let mut guest = Guest::new(&engine);
+            let module = guest.module(PTX);
+            controls.spin(true);
+            guest.launch(0, module, 1, 1, &poke(0, 1));
+            until("it spins", || controls.queued() > 0);
+            tell.send(std::sync::Arc::clone(&guest.observer))
+                .expect("somebody listens");
+            // One that nobody has.
+            guest.image(99, format!("{PTX}\n//").as_bytes()).0
+        });
+        let observer = told.recv().expect("it is there");
+        std::thread::sleep(Duration::from_millis(30));
+        assert!(!killed.is_finished(), "loaded beside a kernel");
+        observer.end();
+        until("somebody has left a kernel", || {
+            engine.left_work(Duration::ZERO).is_some()
+        });
+        engine.set_grace(Duration::ZERO);
+        let loads = scope.spawn(|| {
+            let mut loader = Guest::new(&engine);
+            loader.image(1, format!("{PTX}\n// another").as_bytes()).0
+        });
+        assert_eq!(loads.join().expect("an answer"), unavailable);
+        until("it is said what does not end", || {
+            let stuck = engine.hung_work().expect("it does not end");
+            stuck.contains("poke on device 0 (Fake GPU)")
+        });
+        controls.spin(false);
+        assert_eq!(killed.join().expect("it has gone"), unavailable);
+    });
+    assert_eq!(engine.hung_work(), None);
+}
+
+/// Somebody else loads the same, and waits for a kernel that runs for long.
+#[test]
+fn who_is_killed_while_another_loads_the_same_code_waits_no_longer() {
+    let fake = Fake::new(&["VERSION=12040"]);
+    let engine = fake.open().expect("a driver that works");
+    let controls = Controls::of(&fake);
+    controls.has_batches();
+    let mut busy = Guest::new(&engine);
+    let module = busy.module(PTX);
+    controls.spin(true);
+    busy.launch(0, module, 1, 1, &poke(0, 1));
+    until("it spins", || controls.queued() > 0);
+    let (tell, told) = std::sync::mpsc::channel();
+    let load = |tell: std::sync::mpsc::Sender<_>| {
+        let mut guest = Guest::new(&engine);
+        tell.send(std::sync::Arc::clone(&guest.observer))
+            .expect("somebody listens");
+        // One that nobody has.
+        guest.image(1, format!("{PTX}\n//").as_bytes()).0
+    };
+    std::thread::scope(|scope| {
+        let first = scope.spawn(|| load(tell.clone()));
+        drop(told.recv().expect("it is there"));
+        std::thread::sleep(Duration::from_millis(50));
+        let killed = scope.spawn(|| load(tell.clone()));
+        let observer = told.recv().expect("it is there");
+        std::thread::sleep(Duration::from_millis(50));
+        assert!(!killed.is_finished(), "loaded beside a kernel");
+        observer.end();
+        let (result, unavailable) = (killed.join(), CUresult::ERROR_DEVICE_UNAVAILABLE);
+        assert_eq!(result.expect("it has gone"), unavailable);
+        assert!(!first.is_finished(), "loaded beside a kernel");
+        controls.spin(false);
+        assert_eq!(first.join().expect("an answer"), CUresult::SUCCESS);
+    });
+    assert_eq!(busy.wait(0), Ok(()));
+}

@@ -159,6 +159,12 @@ pub trait Observer: Send + Sync + Debug {
         let _ = text;
     }
 
+    /// Whether the client is gone, or is to be ended, though its session may not have come to that yet: it may wait in a call of the
+    /// engine's, perhaps for what the client itself has left. Nothing more is begun for it then. Asked again and again.
+    fn has_ended(&self) -> bool {
+        false
+    }
+
     /// Memory for a module's variables, within the client's quota: in its window of the context's
     /// device, or for managed variables in the host window. It is freed by the caller of
     /// `module_load` when the module goes.

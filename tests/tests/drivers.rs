@@ -260,13 +260,27 @@ fn a_server_over_a_driver_is_filtered_and_opens_what_it_likes() {
 /// ends when it has no other clients, and says so.
 #[test]
 fn a_kernel_of_a_killed_client_that_does_not_end_ends_with_its_server() {
+    kill_beside_an_endless_kernel(false);
+}
+
+/// So it is where the client waited for its own kernel, to load code.
+#[test]
+fn a_killed_client_that_waits_for_its_own_kernel_is_gone() {
+    kill_beside_an_endless_kernel(true);
+}
+
+fn kill_beside_an_endless_kernel(loads: bool) {
     let folder = tempfile::tempdir().unwrap();
     let driver = fake(&folder, &["VERSION=13000", "SPINNING=1"]);
     let text = folder.path().join("k.ptx");
     std::fs::write(&text, ".version 7.8\n.visible .entry k() {}").unwrap();
+    let other = folder.path().join("other.ptx");
+    std::fs::write(&other, ".version 7.8\n.visible .entry other() {}").unwrap();
     let daemon = daemon_over(driver.to_str().unwrap());
+    let paths = [text.to_str().unwrap(), other.to_str().unwrap()];
+    let (arguments, _) = paths.split_at(1 + usize::from(loads));
     let mut program = daemon
-        .probe(&["kernel", text.to_str().unwrap()])
+        .probe(&[&["kernel"], arguments].concat())
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
@@ -275,6 +289,11 @@ fn a_kernel_of_a_killed_client_that_does_not_end_ends_with_its_server() {
     said.read_line(&mut line).unwrap();
     assert_eq!(line, "running\n", "{}", daemon.server_log());
     let server = daemon.server();
+    if loads {
+        // Nothing shows that it waits by now.
+        std::thread::sleep(Duration::from_millis(500));
+        assert!(program.try_wait().unwrap().is_none(), "it loaded");
+    }
     program.kill().unwrap();
     program.wait().unwrap();
     let says = "has gone and left work that does not end: k on device 0 (Fake GPU)";

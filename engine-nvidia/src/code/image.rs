@@ -271,7 +271,7 @@ impl Image {
     pub(crate) fn instantiate(&self, device: &Arc<Device>) -> Result<Arc<Loaded>, CUresult> {
         if self.is_shared() {
             let shared = self.shared_module(device);
-            let mut shared = shared.lock();
+            let mut shared = device.gate().lock_for_client(&shared)?;
             if let Some(loaded) = &*shared {
                 return Ok(Arc::clone(loaded));
             }

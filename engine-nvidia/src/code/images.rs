@@ -251,7 +251,7 @@ impl Images {
         // Not under the lock of all: compiling takes long. Whoever comes meanwhile with the same, as all clients do that another
         // server takes over, waits for what comes of it.
         let turn = self.known.turn(&content);
-        let _one = turn.lock();
+        let _one = device.gate().lock_for_client(&turn)?;
         if let Some(image) = self.known.give(&content, &mut charge, share) {
             return Ok(image);
         }

@@ -322,10 +322,10 @@ impl Module {
             .is_some_and(|launched| launched.load(Ordering::Relaxed))
     }
 
-    /// A kernel's name.
+    /// A kernel's name, for who reads of it.
     pub(crate) fn kernel_name(&self, kernel: u32) -> Option<&str> {
         let kernel = self.image.descriptor().kernels.get(kernel as usize)?;
-        Some(&kernel.name)
+        Some(beginning(&kernel.name))
     }
 
     /// Bytes of a kernel's parameter block.
@@ -467,4 +467,27 @@ fn place(
         base,
         bytes: variable.bytes,
     })
+}
+
+/// As much of a name as lines of a log have room for: it is the client's, who may make it as long as an image.
+fn beginning(name: &str) -> &str {
+    const MOST: usize = 1024;
+    if name.len() <= MOST {
+        return name;
+    }
+    let end = (0..=MOST).rev().find(|&end| name.is_char_boundary(end));
+    &name[..end.unwrap_or_default()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_a_very_long_name_the_beginning_is_told() {
+        assert_eq!(beginning("saxpy"), "saxpy");
+        assert_eq!(beginning(&"k".repeat(5_000)), "k".repeat(1_024));
+        // In the middle of a character.
+        assert_eq!(beginning(&"\u{20ac}".repeat(5_000)), "\u{20ac}".repeat(341));
+    }
 }

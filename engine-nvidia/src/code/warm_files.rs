@@ -30,8 +30,10 @@ const USED_AT: u64 = 24;
 /// Bytes of files of each kind, and of one file.
 const MOST_BYTES: u64 = 256 << 20;
 const MOST_IMAGE: u64 = 64 << 20;
-/// Files that are looked at.
-const MOST_FILES: usize = 8192;
+/// What a file counts at least, so that there are not too many.
+const LEAST_BYTES: u64 = 64 << 10;
+/// Files that are looked at: as many as there may be of both kinds.
+const MOST_FILES: usize = 2 * (MOST_BYTES / LEAST_BYTES) as usize;
 
 /// What is set aside or unfinished for longer is so for good.
 const LONGEST_LOAD: Duration = Duration::from_secs(60);
@@ -141,7 +143,7 @@ impl WarmFiles {
                 files.push(WarmFile {
                     name,
                     seen,
-                    bytes: metadata.len(),
+                    bytes: metadata.len().max(LEAST_BYTES),
                     used,
                 });
             }
@@ -184,7 +186,7 @@ impl WarmFiles {
     /// # Errors
     /// What hinders it. Then nothing is kept that was not before.
     pub(crate) fn keep(&self, image: &[u8], seen: Seen) -> io::Result<()> {
-        let bytes = (HEADER + image.len()) as u64;
+        let bytes = ((HEADER + image.len()) as u64).max(LEAST_BYTES);
         if image.len() as u64 > MOST_IMAGE {
             return Ok(());
         }
@@ -432,6 +434,21 @@ mod tests {
         // One that several have now comes to theirs.
         files.keep(b"image", Seen::Again).unwrap();
         assert_eq!((count(Seen::Once), count(Seen::Again)), (3, 4));
+    }
+
+    #[test]
+    fn small_files_are_not_too_many() {
+        let (_place, files) = folder();
+        let most = MOST_BYTES / LEAST_BYTES;
+        for number in 0..most + 10 {
+            let name = format!("{}{ONCE}", digest(&number.to_le_bytes()));
+            File::create(files.path(&name)).unwrap();
+        }
+        let oldest = format!("{}{ONCE}", digest(&5_u64.to_le_bytes()));
+        age(&files, &oldest, 1000);
+        files.keep(b"image", Seen::Once).unwrap();
+        assert_eq!(listed(&files).len() as u64, most);
+        assert!(!files.path(&oldest).exists());
     }
 
     #[test]

@@ -73,7 +73,7 @@ impl Context {
             is_green: flags & CONTEXT_GREEN != 0,
             part: Mutex::new(device.parts().whole()),
             epoch: AtomicU64::new(0),
-            running: device.gate().add_context(),
+            running: device.gate().add_context(&observer),
             durations: DurationTable::default(),
             device,
             observer,

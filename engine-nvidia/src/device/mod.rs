@@ -395,6 +395,14 @@ impl Device {
         self.gate.make_room(|| self.check().is_err())
     }
 
+    /// Waits until all that is [retired](Device::when_idle) by now is given back.
+    ///
+    /// # Errors
+    /// See [`QuiesceGate::give_back`].
+    pub(crate) fn give_back(&self) -> Result<(), CUresult> {
+        self.gate.give_back(|| self.check().is_err())
+    }
+
     /// Who keeps memory for nobody, and gives it up when there is no other.
     pub(crate) fn set_reserve(&self, give_up: impl Fn() -> bool + Send + Sync + 'static) {
         // The engine sets it, once.

@@ -16,7 +16,10 @@
 //! To the contexts of who loads the gate is not closed meanwhile: a kernel of theirs may wait for another process', which
 //! waits for what was given to their streams before, as collective operations do.
 //!
-//! Nobody loads all the time beside others' work: each client has a [budget](load_budget).
+//! Who is held beside what does not end is not held again before that does.
+//!
+//! Nobody loads all the time beside others' work: each client has a [budget](load_budget) of time for which it keeps others waiting,
+//! be it for what runs or for the load. Who is over it loads where nothing has run for a while.
 //!
 //! Who comes to a closed gate with something to do alone does it in the same turn, as long as a turn does not take
 //! [too long](MOST_CLOSED).
@@ -30,18 +33,22 @@ use parking_lot::{Mutex, MutexGuard};
 use std::fmt::{Debug, Formatter};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
+use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
 use cuda_abi::CUresult;
-use engine::clock;
+use engine::{Observer, clock};
 
 use crate::device::waker::Waker;
 
 mod closing;
+mod gone;
 mod load_budget;
+mod retired;
 mod running;
 
 use closing::{ClosingState, Drained, Exempt, Pause};
+use retired::Retired;
 pub(crate) use running::Running;
 
 /// How long the gate is closed for all while something runs.
@@ -51,13 +58,10 @@ const FIRST_HOLD: Duration = Duration::from_secs(1);
 const MOST_HOLD: Duration = Duration::from_secs(4);
 /// How long the gate stays closed for one who is alone after another, at most.
 const MOST_CLOSED: Duration = Duration::from_millis(50);
+/// For how long at a time what was retired is given back that nobody waits for.
+const MOST_SWEPT: Duration = Duration::from_millis(2);
 /// Time between two looks at what runs.
 const LOOK: Duration = Duration::from_micros(20);
-/// While so many retired things, or bytes of memory in them, are kept for an idle device, who makes more of
-/// their kind waits first.
-const MOST_RETIRED: usize = 64;
-const MOST_RETIRED_BYTES: u64 = 256 << 20;
-
 /// For how long code is expected to be loaded after a client has come, or something was loaded, or begins to be compiled: what follows
 /// comes soon, and waits for what streams have given the driver by then.
 const LOADS_FOLLOW: Duration = Duration::from_millis(50);
@@ -67,14 +71,6 @@ const RECENT: u64 = 4_000_000;
 
 /// How long what a client that has gone had running may take to its end, unless something else is set.
 const GRACE: Duration = Duration::from_secs(30);
-
-/// What waits for an idle device.
-#[derive(Default)]
-struct Retired {
-    calls: Vec<Box<dyn FnOnce() + Send>>,
-    /// Bytes of memory that the calls give back.
-    bytes: u64,
-}
 
 /// A device's gate.
 pub(crate) struct QuiesceGate {
@@ -86,7 +82,9 @@ pub(crate) struct QuiesceGate {
     turn: Mutex<ClosingState>,
     /// How many wait for that.
     waiting: AtomicUsize,
-    retired: Mutex<Retired>,
+    /// Since when the closed gate keeps somebody waiting who has nothing else running: nanoseconds of CLOCK_MONOTONIC, or 0.
+    keeps_since: AtomicU64,
+    retired: Retired,
     /// Is told that the gate is open again.
     waker: OnceLock<Arc<Waker>>,
     /// Milliseconds.
@@ -106,7 +104,8 @@ impl Default for QuiesceGate {
             clients: Mutex::default(),
             turn: Mutex::default(),
             waiting: AtomicUsize::default(),
-            retired: Mutex::default(),
+            keeps_since: AtomicU64::default(),
+            retired: Retired::default(),
             waker: OnceLock::new(),
             grace: AtomicU64::default(),
             busy: AtomicUsize::default(),
@@ -123,7 +122,7 @@ impl Debug for QuiesceGate {
         f.debug_struct("Gate")
             .field("closed", &self.closed)
             .field("clients", &self.clients.lock().len())
-            .field("retired", &self.retired.lock().calls.len())
+            .field("retired", &self.retired.count())
             .finish_non_exhaustive()
     }
 }
@@ -172,8 +171,8 @@ impl QuiesceGate {
     }
 
     /// The counter of one more context, whose client's thread this is.
-    pub(crate) fn add_context(&self) -> Arc<Running> {
-        let running = Arc::new(Running::of_this_thread());
+    pub(crate) fn add_context(&self, client: &Arc<dyn Observer>) -> Arc<Running> {
+        let running = Arc::new(Running::of_this_thread(client));
         self.expect_load_of(std::iter::once(Arc::clone(&running)));
         let mut clients = self.clients.lock();
         clients.retain(|client| client.strong_count() > 0);
@@ -184,21 +183,49 @@ impl QuiesceGate {
     /// Lets one operation through, which [`Running::operation_done`] ends, unless the gate is closed. What `goes_on` has been begun in
     /// part, and is to be over before there is rest: whoever loads waits for what does not end, and it must not wait for them.
     pub(crate) fn try_pass(&self, running: &Running, goes_on: bool) -> bool {
+        // Of who is gone what runs is all that there will be: its thread, which would drop the rest, may wait for that.
         let is_closed = || match self.resting.load(Ordering::SeqCst) {
+            _ if running.is_gone() => true,
             true => !goes_on,
             false => self.is_closed_to(running),
         };
         // Who asks again and again would seem to have something running.
         if is_closed() {
+            self.note_kept(running);
             return false;
         }
         // Pairs with `drain`: either it sees the operation, or we see that the gate is closed.
         running.operations.fetch_add(1, Ordering::SeqCst);
         if is_closed() {
             running.operation_done();
+            self.note_kept(running);
             return false;
         }
         true
+    }
+
+    /// A context was not let begin something. As long as it has something else with the driver nobody loses by that.
+    fn note_kept(&self, running: &Running) {
+        if self.closed.load(Ordering::SeqCst)
+            && !running.has_operations()
+            && self.keeps_since.load(Ordering::Relaxed) == 0
+        {
+            // Who was first says since when.
+            let _ = self.keeps_since.compare_exchange(
+                0,
+                clock::now(),
+                Ordering::Relaxed,
+                Ordering::Relaxed,
+            );
+        }
+    }
+
+    /// For how long, of the time since then, the closed gate has kept somebody waiting.
+    fn has_kept(&self, since: Instant) -> Duration {
+        match self.keeps_since.load(Ordering::Relaxed) {
+            0 => Duration::ZERO,
+            first => Duration::from_nanos(clock::now().saturating_sub(first.max(clock::at(since)))),
+        }
     }
 
     /// Whether the gate is closed for a context now.
@@ -234,27 +261,6 @@ impl QuiesceGate {
         others.any(|other| !std::ptr::eq(&raw const *other, running) && other.has_operations())
     }
 
-    /// Sets how long what a client that has gone had running may take to its end.
-    pub(crate) fn set_grace(&self, grace: Duration) {
-        let milliseconds = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
-        self.grace.store(milliseconds, Ordering::Relaxed);
-    }
-
-    /// Whether something runs of a client that has been gone for longer than the grace.
-    pub(crate) fn is_stuck(&self) -> bool {
-        self.is_left_with_work(Duration::from_millis(self.grace.load(Ordering::Relaxed)))
-    }
-
-    /// Whether something runs of a client that has been gone for so long.
-    pub(crate) fn is_left_with_work(&self, gone_for: Duration) -> bool {
-        let clients = self.clients.lock();
-        let mut running = clients.iter().filter_map(Weak::upgrade);
-        running.any(|client| {
-            let gone = client.gone.get();
-            gone.is_some_and(|since| since.elapsed() >= gone_for) && client.has_operations()
-        })
-    }
-
     /// Closes the gate to whatever has not been begun, whoever loads, until [`QuiesceGate::end_rest`]. Whether nothing runs but what clients
     /// have left that are gone.
     pub(crate) fn rest(&self) -> bool {
@@ -262,7 +268,7 @@ impl QuiesceGate {
         let clients = self.clients.lock();
         let mut running = clients.iter().filter_map(Weak::upgrade);
         // Pairs with `try_pass`: either an operation is seen here, or it has seen that the gate is closed.
-        !running.any(|client| client.gone.get().is_none() && client.has_operations())
+        !running.any(|client| client.gone_since().is_none() && client.has_operations())
     }
 
     /// Opens the gate again to whom it was closed for that.
@@ -276,19 +282,18 @@ impl QuiesceGate {
     ///
     /// # Errors
     /// CUDA_ERROR_DEVICE_UNAVAILABLE while the device is [stuck](QuiesceGate::is_stuck): as the CUDA manual has
-    /// it, kernels that run long keep new work from making progress.
+    /// it, kernels that run long keep new work from making progress. And where the client is gone that would wait.
     pub(crate) fn run_exclusive<T>(
         &self,
         dead: impl Fn() -> bool,
         call: impl FnOnce() -> T,
     ) -> Result<T, CUresult> {
+        let mut was_quiet = false;
         let (mut turn, disturbs) = loop {
-            self.waiting.fetch_add(1, Ordering::SeqCst);
-            let mut turn = self.turn.lock();
-            self.waiting.fetch_sub(1, Ordering::SeqCst);
+            let mut turn = self.take_turn()?;
             let drained = match turn.closed {
                 Some(pause) => Ok(Drained::of(pause.disturbs)),
-                None => self.drain(&mut turn, &dead),
+                None => self.drain(&mut turn, &dead, was_quiet),
             };
             match drained {
                 Ok(Drained::NothingRan) => break (turn, Ok(false)),
@@ -296,7 +301,10 @@ impl QuiesceGate {
                 Err(code) => break (turn, Err(code)),
                 Ok(Drained::OverBudget) => {
                     drop(turn);
-                    self.wait(PATIENCE, &dead, || false)?;
+                    was_quiet = !self.wait(PATIENCE, &dead, || self.anything_runs())?;
+                    if !was_quiet {
+                        self.wait(PATIENCE, &dead, || false)?;
+                    }
                 }
             }
         };
@@ -310,16 +318,18 @@ impl QuiesceGate {
             turn,
             pause,
             began,
+            client: Some(std::thread::current().id()),
         };
         disturbs?;
         // First, because the call may need the memory.
-        self.run_retired();
+        self.retired.run(MOST_CLOSED);
         let result = call();
         drop(closed);
         Ok(result)
     }
 
-    /// Closes the gate and waits until nothing runs, as the module says. Opens it again for who is over its budget.
+    /// Closes the gate and waits until nothing runs, as the module says. Opens it again for who is over its budget, unless it
+    /// `was_quiet` for a while: that nothing runs now may be between two kernels of who waits for each.
     ///
     /// # Errors
     /// As [`QuiesceGate::run_exclusive`].
@@ -327,27 +337,35 @@ impl QuiesceGate {
         &self,
         turn: &mut ClosingState,
         dead: &impl Fn() -> bool,
+        was_quiet: bool,
     ) -> Result<Drained, CUresult> {
         let own = self.exempt_own_contexts();
-        self.closed.store(true, Ordering::SeqCst);
+        let client = std::thread::current().id();
+        if !was_quiet && turn.budget.is_over(client, Instant::now()) && !dead() {
+            return Ok(Drained::OverBudget);
+        }
+        self.close();
         if self.is_drained(&own) || dead() {
             return Ok(Drained::NothingRan);
         }
-        if turn
-            .budget
-            .is_over(std::thread::current().id(), Instant::now())
-        {
-            self.open();
-            return Ok(Drained::OverBudget);
-        }
         let mut hold = FIRST_HOLD;
         let mut until = Instant::now() + hold;
+        // What ran when it was let go. Nobody else is held again before that is over, which may be never.
+        let mut endless: Vec<Arc<Running>> = Vec::new();
         loop {
+            endless.retain(|running| running.has_operations());
             let mut running = self.others_running(turn, &own);
-            running.retain(|running| running.expected_remaining() > PATIENCE);
-            if running.is_empty() && !turn.held_have_operations() {
-                self.closed.store(true, Ordering::SeqCst);
-                if self.wait(PATIENCE, dead, || self.is_drained(&own))? {
+            running.retain(|running| match endless.is_empty() {
+                true => running.expected_remaining() > PATIENCE,
+                false => endless.iter().any(|endless| Arc::ptr_eq(endless, running)),
+            });
+            if running.is_empty() && !turn.held_have_operations() && endless.is_empty() {
+                self.close();
+                let closed = Instant::now();
+                let drained = self.wait(PATIENCE, dead, || self.is_drained(&own));
+                let now = Instant::now();
+                turn.budget.spend(client, self.has_kept(closed), now);
+                if drained? {
                     return Ok(Drained::GaveWay);
                 }
                 running = self.others_running(turn, &own);
@@ -359,6 +377,8 @@ impl QuiesceGate {
             if !self.wait(left, dead, || {
                 !turn.held_have_operations() && !own.have_operations()
             })? {
+                endless = turn.held_running();
+                endless.extend(own.running());
                 turn.release_held();
                 self.wake();
                 self.wait(hold, dead, || false)?;
@@ -383,7 +403,7 @@ impl QuiesceGate {
             if dead() || is_so() {
                 return Ok(true);
             }
-            if self.is_stuck() {
+            if self.is_stuck() || self.is_this_client_gone() {
                 return Err(CUresult::ERROR_DEVICE_UNAVAILABLE);
             }
             let left = until.saturating_duration_since(Instant::now());
@@ -399,10 +419,7 @@ impl QuiesceGate {
     /// Has a call made when no operation of any client runs, which gives back so many bytes of memory. Does not wait: who
     /// asks may be ending, or has work of his own to see to.
     pub(crate) fn when_idle(&self, bytes: u64, call: impl FnOnce() + Send + 'static) {
-        let mut retired = self.retired.lock();
-        retired.calls.push(Box::new(call));
-        retired.bytes = retired.bytes.saturating_add(bytes);
-        drop(retired);
+        self.retired.add(bytes, Box::new(call));
         self.wake();
     }
 
@@ -412,14 +429,25 @@ impl QuiesceGate {
     /// # Errors
     /// As [`QuiesceGate::run_exclusive`], if there is much.
     pub(crate) fn make_room(&self, dead: impl Fn() -> bool) -> Result<(), CUresult> {
-        let full = {
-            let retired = self.retired.lock();
-            retired.calls.len() > MOST_RETIRED || retired.bytes > MOST_RETIRED_BYTES
-        };
-        if full {
-            self.run_exclusive(dead, || ())?;
+        while self.retired.is_full() {
+            self.run_exclusive(&dead, || ())?;
         }
         Ok(())
+    }
+
+    /// Waits until all that is retired by now is given back.
+    ///
+    /// # Errors
+    /// As [`QuiesceGate::run_exclusive`].
+    pub(crate) fn give_back(&self, dead: impl Fn() -> bool) -> Result<(), CUresult> {
+        let all = self.retired.all_by_now();
+        loop {
+            // Once at least: somebody may be giving back the last of it in his turn.
+            self.run_exclusive(&dead, || ())?;
+            if self.retired.has_made(all) {
+                return Ok(());
+            }
+        }
     }
 
     /// Wakes who issues what waited.
@@ -431,20 +459,22 @@ impl QuiesceGate {
 
     /// Does what was retired, if nothing runs. Does not wait. Whether nothing is left.
     pub(crate) fn run_pending(&self) -> bool {
-        if self.retired.lock().calls.is_empty() {
+        if self.retired.count() == 0 {
             return true;
         }
-        self.try_exclusive(|| self.run_retired()).is_some()
+        let swept = self.try_exclusive(|| self.retired.run(MOST_SWEPT));
+        swept.is_some() && self.retired.count() == 0
     }
 
     /// As [`QuiesceGate::run_exclusive`], but does not wait: `None`, and no call, if anything runs or somebody else makes or
     /// wants to make such a call.
     pub(crate) fn try_exclusive<T>(&self, call: impl FnOnce() -> T) -> Option<T> {
         let turn = self.turn.try_lock()?;
-        if turn.closed.is_some() {
+        // Who tries again and again is not to close the gate each time.
+        if turn.closed.is_some() || self.anything_runs() {
             return None;
         }
-        self.closed.store(true, Ordering::SeqCst);
+        self.close();
         let began = Instant::now();
         let pause = Pause {
             since: began,
@@ -455,17 +485,11 @@ impl QuiesceGate {
             turn,
             pause,
             began,
+            client: None,
         };
         let result = (!self.anything_runs()).then(call);
         drop(closed);
         result
-    }
-
-    fn run_retired(&self) {
-        let retired = std::mem::take(&mut *self.retired.lock());
-        for call in retired.calls {
-            call();
-        }
     }
 
     /// The contexts of this thread's client, to which the gate is open from now on.
@@ -513,6 +537,12 @@ impl QuiesceGate {
         running.any(|client| client.has_operations())
     }
 
+    fn close(&self) {
+        if !self.closed.swap(true, Ordering::SeqCst) {
+            self.keeps_since.store(0, Ordering::Relaxed);
+        }
+    }
+
     fn open(&self) {
         self.closed.store(false, Ordering::SeqCst);
         self.wake();
@@ -526,15 +556,18 @@ struct Closed<'a> {
     pause: Pause,
     /// When this one's part of the pause began.
     began: Instant,
+    /// Who loads, if it waited for its turn.
+    client: Option<ThreadId>,
 }
 
 impl Drop for Closed<'_> {
     fn drop(&mut self) {
         let now = Instant::now();
+        if let Some(client) = self.client {
+            let kept = self.gate.has_kept(self.began);
+            self.turn.budget.spend(client, kept, now);
+        }
         if self.pause.disturbs {
-            let own = now.saturating_duration_since(self.began);
-            let client = std::thread::current().id();
-            self.turn.budget.spend(client, own, now);
             self.gate.expect_load();
         }
         let waits = self.gate.waiting.load(Ordering::SeqCst) > 0;

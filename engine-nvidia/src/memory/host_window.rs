@@ -183,7 +183,7 @@ impl HostWindow {
         };
         if is_pinned() {
             // Pages of this window's own, which leave when the device is idle: they are still pinned.
-            self.device.run_exclusive(|| Ok(()))?;
+            self.device.give_back()?;
             if is_pinned() {
                 return Err(CUresult::ERROR_OUT_OF_MEMORY);
             }

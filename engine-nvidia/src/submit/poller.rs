@@ -116,7 +116,8 @@ impl Drop for Poller {
             let _ = thread.join();
         }
         for device in &self.state.devices {
-            device.gate().run_pending();
+            let gate = device.gate();
+            while !gate.run_pending() && !gate.anything_runs() {}
         }
     }
 }

@@ -95,6 +95,10 @@ impl Cancellation {
         if let Some(time_line) = recorded.time_line.take() {
             time_line.add(&observer);
         }
+        // Under the lock, as `end` looks for the observer once the ending is set.
+        if self.ending().is_some() {
+            observer.has_ended.store(true, Ordering::Relaxed);
+        }
         recorded.observer = Some(observer);
     }
 
@@ -174,6 +178,10 @@ impl Cancellation {
     /// Ends the session, unless it ends already.
     pub fn end(&self, how: Ending) {
         let _ = self.how.set(how);
+        // The session may wait in a call of the engine's, which then hears of it.
+        if let Some(observer) = self.observer() {
+            observer.has_ended.store(true, Ordering::Relaxed);
+        }
         // Under the lock: whoever waits has looked before, or looks again.
         let before = self.before_it_goes_on.lock();
         self.heard.notify_all();
@@ -263,6 +271,8 @@ pub struct ClientObserver {
     pub kernel_time: ClientKernelTime,
     /// It was told that one has run for too long.
     overran: AtomicBool,
+    /// The session is to end.
+    has_ended: AtomicBool,
     /// Who says what devices have of its work.
     work: OnceLock<Arc<dyn WorkInFlight>>,
     /// Another server can take the session over.
@@ -321,6 +331,7 @@ impl ClientObserver {
             variables: Mutex::new(VariableMemory::NOTHING),
             kernel_time,
             overran: AtomicBool::new(false),
+            has_ended: AtomicBool::new(false),
             work: OnceLock::new(),
             is_kept,
             is_irreplaceable: AtomicBool::new(false),
@@ -629,6 +640,10 @@ impl Observer for ClientObserver {
 
     fn kernel_time_limit(&self) -> Option<Duration> {
         self.kernel_time.limit()
+    }
+
+    fn has_ended(&self) -> bool {
+        self.has_ended.load(Ordering::Relaxed)
     }
 
     fn overran(&self, text: &str) {

@@ -43,7 +43,7 @@ fn main() {
         "absent" => absent(),
         "events" => events(),
         "image" => image(&arguments[1]),
-        "kernel" => kernel(&arguments[1]),
+        "kernel" => kernel(&arguments[1], arguments.get(2)),
         "in-function" => in_function(&arguments[1]),
         "contexts" => contexts(&arguments[1..]),
         "in-capture" => in_capture(&arguments[1]),
@@ -573,13 +573,16 @@ fn image(path: &str) -> Result<(), Code> {
         })
 }
 
-/// Loads PTX and runs its kernel `k`.
-fn kernel(path: &str) -> Result<(), Code> {
+/// Loads PTX and runs its kernel `k`, and loads this PTX meanwhile, if any.
+fn kernel(path: &str, meanwhile: Option<&String>) -> Result<(), Code> {
     let text = std::fs::read_to_string(path).expect("a file");
     let driver = Driver::ready();
     let kernel = driver.function(driver.module(&text)?, "k")?;
     driver.launch(kernel, 1, 64, NULL, &[])?;
     say("running");
+    if let Some(path) = meanwhile {
+        driver.module(&std::fs::read_to_string(path).expect("a file"))?;
+    }
     driver.synchronize()
 }
 

@@ -69,6 +69,12 @@ impl ClosingState {
         self.held.iter().any(|running| running.has_operations())
     }
 
+    /// Those of them that have operations.
+    pub(super) fn held_running(&self) -> Vec<Arc<Running>> {
+        let held = self.held.iter().filter(|running| running.has_operations());
+        held.cloned().collect()
+    }
+
     /// For how long what the held contexts have running is known to take, at most.
     pub(super) fn held_expected_remaining(&self) -> Duration {
         let running = self.held.iter().filter(|running| running.has_operations());
@@ -89,6 +95,12 @@ impl Exempt {
 
     pub(super) fn contains(&self, other: &Arc<Running>) -> bool {
         self.0.iter().any(|running| Arc::ptr_eq(running, other))
+    }
+
+    /// Those of them that have operations.
+    pub(super) fn running(&self) -> impl Iterator<Item = Arc<Running>> {
+        let running = self.0.iter().filter(|running| running.has_operations());
+        running.cloned()
     }
 
     pub(super) fn have_operations(&self) -> bool {

@@ -2,6 +2,8 @@
 //!
 //! Called by the gate, in its turn. Must not know what is loaded, nor who waited.
 //!
+//! Time counts in which the gate keeps somebody waiting who has nothing running.
+//!
 //! All clients that have spent something lately have equal shares of [closed time](MOST_SPENT), and of the time that is made
 //! good. So who loads without pause waits for its share, and who comes does not wait for it.
 
@@ -34,10 +36,12 @@ impl Default for LoadBudget {
 }
 
 impl LoadBudget {
-    /// The gate was closed to what ran for so long because of a client.
+    /// The gate, closed because of a client, has kept somebody waiting for so long.
     pub(super) fn spend(&mut self, client: ThreadId, closed: Duration, now: Instant) {
         self.settle(now);
-        *self.spent.entry(client).or_default() += closed;
+        if !closed.is_zero() {
+            *self.spent.entry(client).or_default() += closed;
+        }
     }
 
     /// Whether a client has to wait before the gate is closed to what runs because of it.

@@ -2,12 +2,12 @@
 //!
 //! Counted by streams, read by the gate. Must not know why the gate closes.
 
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
-use engine::clock;
+use engine::{Observer, clock};
 
 /// Operations of one context that the driver has and that are not known to be done. Apart from others' in
 /// memory, since every launch counts.
@@ -25,17 +25,20 @@ pub(crate) struct Running {
     pub(super) load_expected_until: AtomicU64,
     /// The thread that does what its client asks for.
     pub(super) thread: Option<ThreadId>,
+    /// Who knows whether the client has ended, before its thread does.
+    client: Option<Arc<dyn Observer>>,
     /// Since when the client is gone.
-    pub(super) gone: OnceLock<Instant>,
+    gone: OnceLock<Instant>,
     /// It had operations when they were counted last.
     pub(super) was_counted: AtomicBool,
 }
 
 impl Running {
-    /// Of a context whose client this thread works for.
-    pub(super) fn of_this_thread() -> Self {
+    /// Of a context of this client's, which this thread works for.
+    pub(super) fn of_this_thread(client: &Arc<dyn Observer>) -> Self {
         Self {
             thread: Some(std::thread::current().id()),
+            client: Some(Arc::clone(client)),
             ..Self::default()
         }
     }
@@ -49,6 +52,19 @@ impl Running {
     pub(crate) fn client_gone(&self) {
         // Only the first time counts.
         let _ = self.gone.set(Instant::now());
+    }
+
+    /// Whether the client is gone, as far as was seen: it begins nothing more.
+    pub(super) fn is_gone(&self) -> bool {
+        self.gone.get().is_some()
+    }
+
+    /// Since when the client is gone. Its thread may not know yet, since it waits for what the client has left.
+    pub(super) fn gone_since(&self) -> Option<Instant> {
+        if !self.is_gone() && self.client.as_ref().is_some_and(|it| it.has_ended()) {
+            self.client_gone();
+        }
+        self.gone.get().copied()
     }
 
     /// An operation of its that was let through is known to take so long at most.

@@ -443,10 +443,11 @@ impl Stream {
         let signalled =
             state.unsignalled == 0 && matches!(work, CommandKind::Event { timing: false, .. });
         let room = self.depth().saturating_sub(state.commands).max(1);
-        let rest = match self.is_background() {
+        let of_copy = match self.is_background() {
             true => work.split_copy(BACKGROUND_COPY),
-            false => work.split(room),
+            false => None,
         };
+        let rest = of_copy.or_else(|| work.split(room));
         let commands = work.commands();
         if rest.is_some() {
             length = self.length(&work);

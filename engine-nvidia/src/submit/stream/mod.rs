@@ -288,7 +288,10 @@ impl Stream {
             let work = if self.common.waiting.try_add(work.held_bytes()) {
                 work
             } else {
-                CommandKind::Refused(CUresult::ERROR_OUT_OF_MEMORY)
+                // It gives back what it takes when its turn comes, as all do.
+                let refused = CommandKind::Refused(CUresult::ERROR_OUT_OF_MEMORY);
+                self.common.waiting.add(refused.held_bytes());
+                refused
             };
             state.pending.push_back((sequence, work));
             // Who posts faster than the GPU works issues what follows too, and does not leave it to the

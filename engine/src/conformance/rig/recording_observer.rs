@@ -17,6 +17,7 @@ use crate::{CUresult, CodeSource, Guilt, Observer, Span, Window};
 pub struct RecordingObserver {
     state: Mutex<ObserverRecord>,
     wants_each_span: AtomicBool,
+    has_ended: AtomicBool,
     /// Milliseconds that a kernel may run, or 0.
     kernel_time: AtomicU64,
     changed: Condvar,
@@ -59,6 +60,7 @@ impl RecordingObserver {
         Self {
             state: Mutex::default(),
             wants_each_span: AtomicBool::new(false),
+            has_ended: AtomicBool::new(false),
             kernel_time: AtomicU64::new(0),
             changed: Condvar::new(),
             variables,
@@ -78,6 +80,11 @@ impl RecordingObserver {
     /// From now on it wants a span for each operation.
     pub fn want_each_span(&self) {
         self.wants_each_span.store(true, Ordering::Relaxed);
+    }
+
+    /// Its client is gone from now on, though nobody has dropped it.
+    pub fn end(&self) {
+        self.has_ended.store(true, Ordering::Relaxed);
     }
 
     /// Sets how long a kernel may run, in whole milliseconds, or that it may run for ever.
@@ -224,6 +231,10 @@ impl Observer for RecordingObserver {
 
     fn output_ready(&self) {
         lock(&self.state).wrote += 1;
+    }
+
+    fn has_ended(&self) -> bool {
+        self.has_ended.load(Ordering::Relaxed)
     }
 
     fn kernel_time_limit(&self) -> Option<Duration> {
