@@ -42,6 +42,7 @@ use engine::{Observer, clock};
 use crate::device::waker::Waker;
 
 mod closing;
+mod gone;
 mod load_budget;
 mod retired;
 mod running;
@@ -59,8 +60,6 @@ const MOST_HOLD: Duration = Duration::from_secs(4);
 const MOST_CLOSED: Duration = Duration::from_millis(50);
 /// For how long at a time what was retired is given back that nobody waits for.
 const MOST_SWEPT: Duration = Duration::from_millis(2);
-/// How often who waits for its turn asks whether its client is still there.
-const BETWEEN_ASKING: Duration = Duration::from_millis(200);
 /// Time between two looks at what runs.
 const LOOK: Duration = Duration::from_micros(20);
 /// For how long code is expected to be loaded after a client has come, or something was loaded, or begins to be compiled: what follows
@@ -262,35 +261,6 @@ impl QuiesceGate {
         others.any(|other| !std::ptr::eq(&raw const *other, running) && other.has_operations())
     }
 
-    /// Sets how long what a client that has gone had running may take to its end.
-    pub(crate) fn set_grace(&self, grace: Duration) {
-        let milliseconds = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
-        self.grace.store(milliseconds, Ordering::Relaxed);
-    }
-
-    /// Whether something runs of a client that has been gone for longer than the grace.
-    pub(crate) fn is_stuck(&self) -> bool {
-        self.is_left_with_work(Duration::from_millis(self.grace.load(Ordering::Relaxed)))
-    }
-
-    /// Whether nobody is there any more for whom this thread would wait.
-    fn is_this_client_gone(&self) -> bool {
-        let this = Some(std::thread::current().id());
-        let clients = self.clients.lock();
-        let mut own = clients.iter().filter_map(Weak::upgrade);
-        own.any(|client| client.thread == this && client.gone_since().is_some())
-    }
-
-    /// Whether something runs of a client that has been gone for so long.
-    pub(crate) fn is_left_with_work(&self, gone_for: Duration) -> bool {
-        let clients = self.clients.lock();
-        let mut running = clients.iter().filter_map(Weak::upgrade);
-        running.any(|client| {
-            let gone = client.gone_since();
-            gone.is_some_and(|since| since.elapsed() >= gone_for) && client.has_operations()
-        })
-    }
-
     /// Closes the gate to whatever has not been begun, whoever loads, until [`QuiesceGate::end_rest`]. Whether nothing runs but what clients
     /// have left that are gone.
     pub(crate) fn rest(&self) -> bool {
@@ -356,53 +326,6 @@ impl QuiesceGate {
         let result = call();
         drop(closed);
         Ok(result)
-    }
-
-    /// Waits for the turn, as long as the client is there for whom this thread would have it.
-    ///
-    /// # Errors
-    /// CUDA_ERROR_DEVICE_UNAVAILABLE where the client is gone.
-    fn take_turn(&self) -> Result<MutexGuard<'_, ClosingState>, CUresult> {
-        self.waiting.fetch_add(1, Ordering::SeqCst);
-        let turn = self.lock_for_client(&self.turn);
-        self.waiting.fetch_sub(1, Ordering::SeqCst);
-        if turn.is_ok() {
-            return turn;
-        }
-        // Who had the turn may have left the gate closed to this one, and nobody else may come.
-        while self.closed.load(Ordering::SeqCst) {
-            if let Some(mut turn) = self.turn.try_lock_for(PATIENCE)
-                && let Some(pause) = turn.closed.take()
-            {
-                drop(Closed {
-                    gate: self,
-                    turn,
-                    pause,
-                    began: Instant::now(),
-                    client: None,
-                });
-                break;
-            }
-        }
-        turn
-    }
-
-    /// Locks what somebody else may have locked who waits for what runs, as long as the client is there for whom this thread does so.
-    ///
-    /// # Errors
-    /// CUDA_ERROR_DEVICE_UNAVAILABLE where the client is gone.
-    pub(crate) fn lock_for_client<'a, T>(
-        &self,
-        mutex: &'a Mutex<T>,
-    ) -> Result<MutexGuard<'a, T>, CUresult> {
-        loop {
-            if let Some(locked) = mutex.try_lock_for(BETWEEN_ASKING) {
-                return Ok(locked);
-            }
-            if self.is_this_client_gone() {
-                return Err(CUresult::ERROR_DEVICE_UNAVAILABLE);
-            }
-        }
     }
 
     /// Closes the gate and waits until nothing runs, as the module says. Opens it again for who is over its budget, unless it
