@@ -14,6 +14,7 @@ use crate::device::quiesce::{Closed, PATIENCE, QuiesceGate};
 
 /// How often who waits for its turn asks whether its client is still there.
 const BETWEEN_ASKING: Duration = Duration::from_millis(200);
+
 impl QuiesceGate {
     /// Sets how long what a client that has gone had running may take to its end.
     pub(crate) fn set_grace(&self, grace: Duration) {
