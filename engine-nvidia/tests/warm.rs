@@ -308,6 +308,18 @@ fn ahead(fake: &Fake, folder: Option<&Path>) -> (NvidiaEngine, Receiver<String>)
     (engine, told)
 }
 
+/// A folder in which a server has kept the code that clients brought, each with one, and what it goes with.
+fn folder_of_an_earlier_server(fake: &Fake, codes: &[Vec<u8>]) -> (tempfile::TempDir, PathBuf) {
+    let place = tempfile::tempdir().expect("a folder");
+    let folder = place.path().join("code");
+    let (engine, _) = ahead(fake, Some(&folder));
+    for code in codes {
+        load(&mut Guest::new(&engine), 1, code);
+    }
+    drop(engine);
+    (place, folder)
+}
+
 #[test]
 fn the_next_client_has_a_module_beside_the_one_that_has_one() {
     let fake = Fake::new(&["VERSION=12040"]);
@@ -335,14 +347,8 @@ fn the_next_client_has_a_module_beside_the_one_that_has_one() {
 fn code_that_an_earlier_server_had_is_loaded_before_a_client_comes() {
     let fake = Fake::new(&["VERSION=12040"]);
     let controls = Controls::of(&fake);
-    let place = tempfile::tempdir().unwrap();
-    let folder = place.path().join("code");
-    let (engine, _) = ahead(&fake, Some(&folder));
     let codes = [machine_code(0), machine_code(1), TEXT.into()];
-    for code in &codes {
-        load(&mut Guest::new(&engine), 1, code);
-    }
-    drop(engine);
+    let (_place, folder) = folder_of_an_earlier_server(&fake, &codes);
     assert_eq!(controls.counts(), [0; 5]);
     // One file is damaged meanwhile.
     let files = std::fs::read_dir(&folder).unwrap();
@@ -409,11 +415,7 @@ fn who_comes_while_a_module_is_loaded_for_the_next_client_has_that_one() {
 fn who_comes_while_code_of_an_earlier_server_is_loaded_has_that() {
     let fake = Fake::new(&["VERSION=12040"]);
     let controls = Controls::of(&fake);
-    let place = tempfile::tempdir().unwrap();
-    let folder = place.path().join("code");
-    let (engine, _) = ahead(&fake, Some(&folder));
-    load(&mut Guest::new(&engine), 1, &machine_code(0));
-    drop(engine);
+    let (_place, folder) = folder_of_an_earlier_server(&fake, &[machine_code(0)]);
     let engine = fake.open().expect("a driver that works");
     controls.has_batches();
     let loads = controls.loads();
@@ -427,14 +429,8 @@ fn who_comes_while_code_of_an_earlier_server_is_loaded_has_that() {
 fn every_device_has_the_code_of_an_earlier_server() {
     let fake = Fake::new(&["VERSION=12040", "DEVICES=2"]);
     let controls = Controls::of(&fake);
-    let place = tempfile::tempdir().unwrap();
-    let folder = place.path().join("code");
-    let (engine, _) = ahead(&fake, Some(&folder));
     let codes = [machine_code(0), TEXT.into()];
-    for code in &codes {
-        load(&mut Guest::new(&engine), 1, code);
-    }
-    drop(engine);
+    let (_place, folder) = folder_of_an_earlier_server(&fake, &codes);
     let (engine, _) = ahead(&fake, Some(&folder));
     controls.settle(1, 4);
     // On both devices, so that nothing more is loaded ahead.
@@ -479,11 +475,7 @@ fn local_memory_that_a_kernel_needs_is_there_before_its_client_comes() {
         "THREADS=64",
     ]);
     let controls = Controls::of(&fake);
-    let place = tempfile::tempdir().unwrap();
-    let folder = place.path().join("code");
-    let (engine, _) = ahead(&fake, Some(&folder));
-    load(&mut Guest::new(&engine), 1, DEEP);
-    drop(engine);
+    let (_place, folder) = folder_of_an_earlier_server(&fake, &[DEEP.into()]);
     let loads = controls.loads();
     let (engine, _) = ahead(&fake, Some(&folder));
     // The kernel that ends batches, the image, and a kernel that takes the memory.
@@ -504,11 +496,7 @@ fn local_memory_that_a_kernel_needs_is_there_before_its_client_comes() {
 fn what_the_driver_refuses_and_a_folder_of_others_are_not_used() {
     let fake = Fake::new(&["VERSION=12040"]);
     let controls = Controls::of(&fake);
-    let place = tempfile::tempdir().unwrap();
-    let folder = place.path().join("code");
-    let (engine, _) = ahead(&fake, Some(&folder));
-    load(&mut Guest::new(&engine), 1, &machine_code(0));
-    drop(engine);
+    let (_place, folder) = folder_of_an_earlier_server(&fake, &[machine_code(0)]);
     let files = || std::fs::read_dir(&folder).unwrap().count();
     assert_eq!(files(), 1);
     // It is not its fault that there is no memory.
