@@ -9,6 +9,7 @@
 
 use std::collections::VecDeque;
 use std::ffi::c_int;
+use std::os::fd::OwnedFd;
 use std::sync::{Condvar, Mutex, MutexGuard, Once, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -64,6 +65,13 @@ static BEGUN: Condvar = Condvar::new();
 
 fn lock() -> MutexGuard<'static, CloseQueue> {
     CLOSES.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Closes descriptors soon, which somebody else sent: closing them may wait. Never waits.
+pub fn close(descriptors: Vec<OwnedFd>) {
+    if !descriptors.is_empty() {
+        run(move || drop(descriptors));
+    }
 }
 
 /// Does something soon that closes descriptors. Never waits.

@@ -64,7 +64,7 @@ impl Daemon {
             self.answer_seek(asker, Some((object, &descriptors)));
         }
         // What a server says are the descriptors of a device's memory may be those of anything.
-        background_close::run(move || drop(descriptors));
+        background_close::close(descriptors);
     }
 
     /// A server does not have it.

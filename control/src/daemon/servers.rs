@@ -105,7 +105,7 @@ impl Daemon {
                     Ok(packet) => self.server_said(id, packet, descriptors),
                     Err(error) => {
                         let pid = server.pid();
-                        close_unwanted(descriptors);
+                        background_close::close(descriptors);
                         self.log(&format!(
                             "Server {pid} said something that was not understood: {error}"
                         ));
@@ -174,7 +174,7 @@ impl Daemon {
 
     /// A server has said something with which no descriptors belong.
     fn server_said_without(&mut self, id: ServerId, packet: Packet, descriptors: Vec<OwnedFd>) {
-        close_unwanted(descriptors);
+        background_close::close(descriptors);
         let Some(server) = self.registry.servers.get_mut(&id) else {
             return;
         };
@@ -573,12 +573,5 @@ const fn ending(how: Ending) -> &'static str {
         Ending::Failed => "server failed",
         Ending::Terminated => "terminated",
         Ending::KernelTime => "kernel time",
-    }
-}
-
-/// Closes what came with something that a server said and belongs to nothing: that may wait.
-fn close_unwanted(descriptors: Vec<OwnedFd>) {
-    if !descriptors.is_empty() {
-        background_close::run(move || drop(descriptors));
     }
 }

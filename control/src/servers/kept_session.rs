@@ -64,10 +64,7 @@ struct Descriptors(Vec<OwnedFd>);
 
 impl Drop for Descriptors {
     fn drop(&mut self) {
-        let descriptors = std::mem::take(&mut self.0);
-        if !descriptors.is_empty() {
-            background_close::run(move || drop(descriptors));
-        }
+        background_close::close(std::mem::take(&mut self.0));
     }
 }
 

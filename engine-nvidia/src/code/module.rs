@@ -472,11 +472,7 @@ fn place(
 /// As much of a name as lines of a log have room for: it is the client's, who may make it as long as an image.
 fn beginning(name: &str) -> &str {
     const MOST: usize = 1024;
-    if name.len() <= MOST {
-        return name;
-    }
-    let end = (0..=MOST).rev().find(|&end| name.is_char_boundary(end));
-    &name[..end.unwrap_or_default()]
+    &name[..name.floor_char_boundary(MOST)]
 }
 
 #[cfg(test)]

@@ -19,7 +19,7 @@ use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use crate::code::warm_set::Seen;
+use crate::code::warm_set::{LEAST, Seen};
 
 /// What a file begins with; another form gets another number.
 const MAGIC: [u8; 16] = *b"OpenMPS code 1\n\n";
@@ -30,8 +30,8 @@ const USED_AT: u64 = 24;
 /// Bytes of files of each kind, and of one file.
 const MOST_BYTES: u64 = 256 << 20;
 const MOST_IMAGE: u64 = 64 << 20;
-/// What a file counts at least, so that there are not too many.
-const LEAST_BYTES: u64 = 64 << 10;
+/// What a file counts at least.
+const LEAST_BYTES: u64 = LEAST as u64;
 /// Files that are looked at: as many as there may be of both kinds.
 const MOST_FILES: usize = 2 * (MOST_BYTES / LEAST_BYTES) as usize;
 

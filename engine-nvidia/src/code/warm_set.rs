@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 
 use crate::sync::BoundedCount;
 
-/// What an image counts at least, so that there are not too many.
-const LEAST: usize = 64 << 10;
+/// What an image counts at least, here and in files, so that there are not too many.
+pub(crate) const LEAST: usize = 64 << 10;
 
 /// Clients that have to come, one after another, before everything of a kind that was kept has gone because of them.
 const CLIENTS: usize = 2;

@@ -62,6 +62,7 @@ const MOST_CLOSED: Duration = Duration::from_millis(50);
 const MOST_SWEPT: Duration = Duration::from_millis(2);
 /// Time between two looks at what runs.
 const LOOK: Duration = Duration::from_micros(20);
+
 /// For how long code is expected to be loaded after a client has come, or something was loaded, or begins to be compiled: what follows
 /// comes soon, and waits for what streams have given the driver by then.
 const LOADS_FOLLOW: Duration = Duration::from_millis(50);
@@ -339,11 +340,11 @@ impl QuiesceGate {
         dead: &impl Fn() -> bool,
         was_quiet: bool,
     ) -> Result<Drained, CUresult> {
-        let own = self.exempt_own_contexts();
         let client = std::thread::current().id();
         if !was_quiet && turn.budget.is_over(client, Instant::now()) && !dead() {
             return Ok(Drained::OverBudget);
         }
+        let own = self.exempt_own_contexts();
         self.close();
         if self.is_drained(&own) || dead() {
             return Ok(Drained::NothingRan);

@@ -176,14 +176,10 @@ impl SettingTurn {
 
     /// Waits for everything that is to be done for this group before.
     fn wait(&self) {
-        let mut known = self.shared.known.lock();
-        while known
-            .turns
-            .get(&self.number)
-            .is_some_and(|turns| turns.first() != Some(&self.place))
-        {
-            self.shared.turned.wait(&mut known);
-        }
+        self.wait_while(|known| {
+            let turns = known.turns.get(&self.number);
+            turns.is_some_and(|turns| turns.first() != Some(&self.place))
+        });
     }
 
     /// Whether something is under way, for whichever group, that was told before.
@@ -194,10 +190,13 @@ impl SettingTurn {
 
     /// Waits until nothing is.
     fn wait_for_all_before(&self) {
+        self.wait_while(|known| self.has_any_before(known));
+    }
+
+    fn wait_while(&self, is_so: impl Fn(&KnownGroups) -> bool) {
         let mut known = self.shared.known.lock();
-        while self.has_any_before(&known) {
-            self.shared.turned.wait(&mut known);
-        }
+        let turned = &self.shared.turned;
+        turned.wait_while(&mut known, |known| is_so(known));
     }
 }
 

@@ -12,7 +12,7 @@ use std::sync::{Arc, Weak};
 
 use cuda_abi::CUresult;
 use engine::{Bound, Charge};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use rustix::event::{EventfdFlags, eventfd};
 use transport::memory::Sealed;
 
@@ -227,6 +227,14 @@ impl EventState {
         }
         Some(former)
     }
+
+    /// Tells how far it is, and has nothing in common any more with whom there is nothing to have in common.
+    fn has_come_further(mut state: MutexGuard<'_, Self>) {
+        state.tell();
+        let former = state.part(CommonRecords::is_over);
+        drop(state);
+        drop(former);
+    }
 }
 
 fn signal_importer(shared: &ClientObserver, slot: u32, completed: u64) {
@@ -292,10 +300,7 @@ impl SharedEvent {
         };
         let mut state = event.state.lock();
         state.records = Records::Common(common);
-        state.tell();
-        let former = state.part(CommonRecords::is_over);
-        drop(state);
-        drop(former);
+        EventState::has_come_further(state);
         Ok(event)
     }
 
@@ -369,10 +374,7 @@ impl SharedEvent {
             common.others.remove(&side);
             common.table.complete_all_of(side);
         }
-        state.tell();
-        let former = state.part(CommonRecords::is_over);
-        drop(state);
-        drop(former);
+        EventState::has_come_further(state);
     }
 
     /// The client that made it has destroyed it, or has gone. Other servers have it until its records are past, and then each goes on
@@ -424,10 +426,7 @@ impl SharedEvent {
             Records::Own(own) => own.complete(number),
             Records::Common(common) => common.table.complete(number),
         }
-        state.tell();
-        let former = state.part(CommonRecords::is_over);
-        drop(state);
-        drop(former);
+        EventState::has_come_further(state);
     }
 
     /// From now on a session is told how far it is, in a slot.
@@ -447,14 +446,11 @@ impl SharedEvent {
 
 impl LinkedEvent for SharedEvent {
     fn moved(&self) {
-        let mut state = self.state.lock();
+        let state = self.state.lock();
         if let Records::Common(common) = &state.records {
             let _ = rustix::io::read(common.woken.descriptor(), &mut [0; 8]);
         }
-        state.tell();
-        let former = state.part(CommonRecords::is_over);
-        drop(state);
-        drop(former);
+        EventState::has_come_further(state);
     }
 
     fn left_alone(&self) {

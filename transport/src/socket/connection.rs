@@ -234,8 +234,8 @@ impl Connection {
             bytes.shrink_to_fit();
             return Ok((bytes, fds));
         };
-        if self.rights == Rights::Taken && !fds.is_empty() {
-            background_close::run(move || drop(fds));
+        if self.rights == Rights::Taken {
+            background_close::close(fds);
         }
         Err(refused)
     }
